@@ -1,0 +1,32 @@
+package connector
+
+import (
+	"context"
+
+	"golang.org/x/sync/errgroup"
+
+	"github.com/pombo-cdc/pombo/checkpoint"
+	"github.com/pombo-cdc/pombo/decoder"
+	"github.com/pombo-cdc/pombo/replication"
+	"github.com/pombo-cdc/pombo/sink"
+)
+
+// Tail prints events that are committed from now on, until ctx is done. It reads through a temporary slot, which
+// Postgres drops when the connection ends, so it takes nothing from the connector and leaves nothing behind.
+func Tail(ctx context.Context, cfg Config, p *sink.Printer) error {
+	stream, err := replication.OpenTemporary(ctx, cfg.Source)
+	if err != nil {
+		return err
+	}
+	defer func() { _ = stream.Close() }()
+
+	pool := decoder.NewPool(cfg.Buffer, cfg.Layout)
+	flushed := new(checkpoint.Position)
+	filled := make(chan *decoder.Batch, decoder.Batches)
+	group, session := errgroup.WithContext(context.WithoutCancel(ctx))
+	group.Go(func() error {
+		return replication.NewReceiver(stream, cfg.Source, cfg.Layout, pool, filled, flushed).Run(session, ctx)
+	})
+	group.Go(func() error { return p.Run(session, filled, pool, flushed) })
+	return group.Wait()
+}

@@ -1,0 +1,106 @@
+package sink
+
+import (
+	"time"
+
+	"github.com/IBM/sarama"
+
+	"github.com/pombo-cdc/pombo/decoder"
+	"github.com/pombo-cdc/pombo/router"
+)
+
+const (
+	// maxBatchBytes closes a record batch, measured before compression. It stays well under
+	// the 1 MiB that a topic takes by default; a single larger event goes alone.
+	maxBatchBytes = 512 << 10
+
+	// maxRequestBytes closes a request to further partitions, measured before compression.
+	maxRequestBytes = 1 << 20
+
+	// recordOverhead bounds what Kafka adds to the bytes of a record: lengths, deltas, the count of headers.
+	recordOverhead = 32
+)
+
+// assembler builds record batches from queued events. Records and headers live in slabs that are
+// used again for the next request: sarama encodes a request before AsyncProduce returns and does
+// not look at the records again.
+type assembler struct {
+	headers []router.Header
+
+	records     []sarama.Record
+	recordRefs  []*sarama.Record
+	headerSlab  []sarama.RecordHeader
+	headersRefs []*sarama.RecordHeader
+}
+
+// reset makes the slabs free for the next request.
+func (a *assembler) reset() {
+	clear(a.records)
+	clear(a.headerSlab)
+	a.records, a.recordRefs = a.records[:0], a.recordRefs[:0]
+	a.headerSlab, a.headersRefs = a.headerSlab[:0], a.headersRefs[:0]
+}
+
+// batch encodes the head of the partition's queue: the same events with the same sequence
+// numbers each time, until they are settled. It returns the batch, its records and about how
+// many bytes they have.
+func (a *assembler) batch(p *partition, producer identity, codec sarama.CompressionCodec) (b *sarama.RecordBatch, n, size int) {
+	base := p.queue.at(0).event().CommitMillis()
+	latest := base
+	first := len(a.recordRefs)
+	for n < p.queue.len() && (p.limit == 0 || n < p.limit) {
+		e := p.queue.at(n).event()
+		bytes := a.size(e)
+		if n > 0 && size+bytes > maxBatchBytes {
+			break
+		}
+		size += bytes
+		commit := e.CommitMillis()
+		latest = max(latest, commit)
+		a.records = append(a.records, sarama.Record{
+			TimestampDelta: time.Duration(commit-base) * time.Millisecond,
+			OffsetDelta:    int64(n),
+			Key:            e.Column(decoder.AggregateID),
+			Value:          e.Column(decoder.Payload),
+			Headers:        a.eventHeaders(e),
+		})
+		a.recordRefs = append(a.recordRefs, &a.records[len(a.records)-1])
+		n++
+	}
+	return &sarama.RecordBatch{
+		Version:              2,
+		Codec:                codec,
+		CompressionLevel:     sarama.CompressionLevelDefault,
+		PartitionLeaderEpoch: -1,
+		LastOffsetDelta:      int32(n - 1),
+		FirstTimestamp:       time.UnixMilli(base),
+		MaxTimestamp:         time.UnixMilli(latest),
+		ProducerID:           producer.id,
+		ProducerEpoch:        producer.epoch,
+		FirstSequence:        p.sequence,
+		Records:              a.recordRefs[first:len(a.recordRefs):len(a.recordRefs)],
+	}, n, size
+}
+
+// size is about what an event has in a record batch before compression, in bytes.
+func (a *assembler) size(e decoder.Event) int {
+	n := recordOverhead + len(e.Column(decoder.AggregateID)) + len(e.Column(decoder.Payload))
+	for i := range a.headers {
+		n += len(a.headers[i].Key) + len(e.Column(a.headers[i].Column))
+	}
+	return n
+}
+
+// eventHeaders returns the headers of an event; one whose column is NULL is left out.
+func (a *assembler) eventHeaders(e decoder.Event) []*sarama.RecordHeader {
+	first := len(a.headersRefs)
+	for i := range a.headers {
+		value := e.Column(a.headers[i].Column)
+		if value == nil {
+			continue
+		}
+		a.headerSlab = append(a.headerSlab, sarama.RecordHeader{Key: a.headers[i].Key, Value: value})
+		a.headersRefs = append(a.headersRefs, &a.headerSlab[len(a.headerSlab)-1])
+	}
+	return a.headersRefs[first:len(a.headersRefs):len(a.headersRefs)]
+}

@@ -1,0 +1,11 @@
+package sink
+
+import "github.com/IBM/sarama"
+
+// Config says how to reach Kafka and how to write to it.
+type Config struct {
+	Brokers      []string // host:port
+	Compression  sarama.CompressionCodec
+	CreateTopics bool   // create a missing topic with the brokers' default partitions and replication
+	ProducerName string // the transactional id under which older instances are fenced; empty turns fencing off
+}

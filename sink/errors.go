@@ -1,0 +1,78 @@
+package sink
+
+import (
+	"errors"
+	"fmt"
+
+	"github.com/IBM/sarama"
+)
+
+// PoisonError says that an event can never be sent as it is. Everything after it waits for an
+// operator, because skipping it would lose it.
+type PoisonError struct {
+	EventID string
+	Topic   string // empty when the event has none
+	Reason  error
+}
+
+func (e *PoisonError) Error() string {
+	if e.Topic == "" {
+		return fmt.Sprintf("event %s cannot be routed: %v", e.EventID, e.Reason)
+	}
+	return fmt.Sprintf("event %s cannot be sent to topic %s: %v", e.EventID, e.Topic, e.Reason)
+}
+
+func (e *PoisonError) Unwrap() error { return e.Reason }
+
+// verdict is what a partition does about the answer to its request.
+type verdict uint8
+
+const (
+	acknowledged verdict = iota // the events are in the topic
+	again                       // send the same batch again: the environment can cure it
+	smaller                     // the brokers refuse the batch as it is: find the event that they refuse
+	over                        // brokers and session no longer agree on the sequence: start a new session
+)
+
+func judge(err error) verdict {
+	var encoding sarama.PacketEncodingError
+	switch {
+	case err == nil,
+		errors.Is(err, sarama.ErrNoError),
+		errors.Is(err, sarama.ErrDuplicateSequenceNumber): // an earlier try was written, only its answer was lost
+		return acknowledged
+	case errors.As(err, &encoding), // larger than a request may be
+		errors.Is(err, sarama.ErrMessageSizeTooLarge),
+		errors.Is(err, sarama.ErrMessageSetSizeTooLarge), // larger than a segment
+		errors.Is(err, sarama.ErrInvalidRecord),          // such as no key in a compacted topic
+		errors.Is(err, sarama.ErrInvalidTimestamp),
+		errors.Is(err, sarama.ErrUnsupportedForMessageFormat):
+		return smaller
+	case errors.Is(err, sarama.ErrOutOfOrderSequenceNumber),
+		errors.Is(err, sarama.ErrUnknownProducerID),
+		errors.Is(err, sarama.ErrInvalidProducerEpoch), // another instance has taken over
+		errors.Is(err, sarama.ErrFencedInstancedId),
+		errors.Is(err, sarama.ErrInvalidProducerIDMapping):
+		return over
+	default: // lost connections, leaders that moved, too few replicas, missing topics, denied access
+		return again
+	}
+}
+
+// explain adds the way out to an error that an operator can do something about.
+func explain(err error) error {
+	switch {
+	case errors.Is(err, sarama.ErrUnknownTopicOrPartition):
+		return errors.New("the topic does not exist: create it, or run with --create-topics")
+	case errors.Is(err, sarama.ErrInvalidTopic):
+		return errors.New("the brokers refuse the topic's name (one that differs only in . and _ may exist)")
+	case errors.Is(err, sarama.ErrTopicAuthorizationFailed):
+		return errors.New("access is denied: grant Write and Describe on the topic")
+	case errors.Is(err, sarama.ErrClusterAuthorizationFailed):
+		return errors.New("access is denied: grant IdempotentWrite on the cluster, or Create to let topics be created")
+	case errors.Is(err, sarama.ErrMessageSizeTooLarge):
+		return errors.New("it is larger than the topic's max.message.bytes: raise that, then start again")
+	default:
+		return err
+	}
+}

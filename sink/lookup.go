@@ -1,0 +1,240 @@
+package sink
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"time"
+
+	"github.com/IBM/sarama"
+)
+
+const (
+	firstRetry = 50 * time.Millisecond
+	lastRetry  = 2 * time.Second
+
+	// refreshInterval is how soon new partitions of a topic are noticed.
+	refreshInterval = time.Minute
+)
+
+// retryDelay is the jittered pause before the n-th attempt in a row.
+func retryDelay(n int) time.Duration {
+	delay := firstRetry << min(n-1, 10)
+	return min(delay, lastRetry)/2 + rand.N(min(delay, lastRetry)/2+1)
+}
+
+// lookups decides when topics are looked up. The questions are put to the brokers by a goroutine
+// of its own, one round at a time, because sarama blocks while it asks.
+type lookups struct {
+	wanted map[*topic]time.Time
+	next   time.Time // the earliest of wanted
+	timer  *time.Timer
+	lost   []*sarama.Broker
+	rounds chan round
+	busy   bool
+}
+
+// round is one set of questions: first the lost connections are closed, so that leaders are
+// connected to anew.
+type round struct {
+	topics []*topic
+	lost   []*sarama.Broker
+}
+
+// found is the answer about one topic.
+type found struct {
+	topic   *topic
+	leaders []leader // by partition
+	err     error
+}
+
+type leader struct {
+	conn *sarama.Broker
+	err  error
+}
+
+func newLookups() lookups {
+	timer := time.NewTimer(0)
+	timer.Stop()
+	return lookups{wanted: make(map[*topic]time.Time), timer: timer, rounds: make(chan round, 1)}
+}
+
+// schedule has a topic looked up after a delay, or earlier if that was asked for before.
+func (l *lookups) schedule(t *topic, delay time.Duration) {
+	at := time.Now().Add(delay)
+	if before, ok := l.wanted[t]; ok && before.Before(at) {
+		return
+	}
+	l.wanted[t] = at
+	l.arm(at)
+}
+
+func (l *lookups) arm(at time.Time) {
+	if l.next.IsZero() || at.Before(l.next) {
+		l.next = at
+		l.timer.Reset(time.Until(at))
+	}
+}
+
+// giveUp closes a connection before the next round.
+func (l *lookups) giveUp(conn *sarama.Broker) { l.lost = append(l.lost, conn) }
+
+// due fires when a look-up should be made; it never does while a round is under way.
+func (l *lookups) due() <-chan time.Time {
+	if l.busy {
+		return nil
+	}
+	return l.timer.C
+}
+
+// request starts a round with the topics that are due.
+func (l *lookups) request() {
+	now := time.Now()
+	if l.busy || l.next.IsZero() || now.Before(l.next) {
+		return
+	}
+	r := round{lost: l.lost}
+	l.lost, l.next = nil, time.Time{}
+	for t, at := range l.wanted {
+		if now.Before(at) {
+			l.arm(at)
+			continue
+		}
+		r.topics = append(r.topics, t)
+		delete(l.wanted, t)
+	}
+	l.busy = true
+	l.rounds <- r
+}
+
+// start runs the goroutine that asks until the returned function is called.
+func (l *lookups) start(ctx context.Context, k *Kafka) (stop func()) {
+	rounds := l.rounds
+	go func() {
+		for r := range rounds {
+			answers := k.ask(r)
+			select {
+			case k.posts <- func() error { return k.found(answers) }:
+			case <-ctx.Done():
+			}
+		}
+	}()
+	return func() { close(rounds) }
+}
+
+// ask looks up topics and connects to their leaders. It runs on the goroutine of lookups and
+// touches nothing but the client.
+func (k *Kafka) ask(r round) []found {
+	for _, conn := range r.lost {
+		_ = conn.Close() // it is broken: only the next connection matters
+	}
+	names := make([]string, len(r.topics))
+	for i, t := range r.topics {
+		names[i] = t.name
+	}
+	_ = k.client.RefreshMetadata(names...) // the error may be that of another topic: each is asked below
+	answers := make([]found, len(r.topics))
+	for i, t := range r.topics {
+		answers[i] = k.askTopic(t)
+	}
+	return answers
+}
+
+func (k *Kafka) askTopic(t *topic) found {
+	ids, err := k.client.Partitions(t.name)
+	if err != nil {
+		if err = k.client.RefreshMetadata(t.name); err == nil {
+			ids, err = k.client.Partitions(t.name)
+		}
+		if errors.Is(err, sarama.ErrUnknownTopicOrPartition) && k.cfg.CreateTopics {
+			err = k.createTopic(t.name)
+		}
+		if err != nil {
+			return found{topic: t, err: err}
+		}
+	}
+	f := found{topic: t, leaders: make([]leader, len(ids))}
+	for i, id := range ids {
+		if int(id) != i {
+			return found{topic: t, err: fmt.Errorf("partition %d is missing from the metadata", i)}
+		}
+		conn, err := k.client.Leader(t.name, id)
+		if err == nil {
+			_, err = conn.Connected() // waits until the connection is made or refused
+		}
+		f.leaders[i] = leader{conn, err}
+	}
+	return f
+}
+
+// createTopic creates a topic with the brokers' defaults. It reports the topic as missing even
+// when that went well: the next look-up finds it.
+func (k *Kafka) createTopic(name string) error {
+	admin, err := sarama.NewClusterAdminFromClient(k.client)
+	if err != nil {
+		return fmt.Errorf("create topic: %w", err)
+	}
+	err = admin.CreateTopic(name, &sarama.TopicDetail{NumPartitions: -1, ReplicationFactor: -1}, false)
+	if err != nil && !errors.Is(err, sarama.ErrTopicAlreadyExists) {
+		return fmt.Errorf("create topic: %w", err)
+	}
+	return sarama.ErrLeaderNotAvailable
+}
+
+// found takes in the answers of a round.
+func (k *Kafka) found(answers []found) error {
+	k.lookup.busy = false
+	for _, f := range answers {
+		t := f.topic
+		if f.err == nil && len(f.leaders) < len(t.partitions) {
+			return fmt.Errorf("topic %s has %d partitions where it had %d: it was created anew", t.name, len(f.leaders), len(t.partitions))
+		}
+		if f.err == nil {
+			f.err = k.lead(t, f.leaders)
+		}
+		if f.err != nil {
+			k.blocked(t, f.err)
+			continue
+		}
+		k.lookup.schedule(t, refreshInterval)
+	}
+	return nil
+}
+
+// lead gives the partitions of a topic their leaders and returns an error of one that has none.
+func (k *Kafka) lead(t *topic, leaders []leader) (err error) {
+	// New partitions change where keys go: first everything sent to the old ones is settled.
+	t.resize = 0
+	if len(leaders) > len(t.partitions) {
+		if t.settled() {
+			for id := len(t.partitions); id < len(leaders); id++ {
+				t.partitions = append(t.partitions, &partition{topic: t, id: int32(id), state: waiting})
+			}
+		} else {
+			t.resize = len(leaders)
+		}
+	}
+	for i, p := range t.partitions {
+		if leaders[i].err != nil {
+			err = fmt.Errorf("leader of partition %d: %w", p.id, leaders[i].err)
+			continue
+		}
+		p.leader = k.broker(leaders[i].conn)
+		if p.state == waiting {
+			p.state = idle
+			k.ready(p)
+		}
+	}
+	k.admit(t)
+	return err
+}
+
+func (k *Kafka) broker(conn *sarama.Broker) *broker {
+	br := k.brokers[conn]
+	if br == nil {
+		br = &broker{conn: conn}
+		k.brokers[conn] = br
+	}
+	return br
+}

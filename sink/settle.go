@@ -1,0 +1,127 @@
+package sink
+
+import (
+	"errors"
+	"fmt"
+
+	"github.com/IBM/sarama"
+
+	"github.com/pombo-cdc/pombo/decoder"
+)
+
+// request is a produce request in flight.
+type request struct {
+	broker     *broker
+	partitions []*partition
+}
+
+var errNoAnswer = errors.New("the broker left the partition out of its answer")
+
+// settle acts on the answer to a request, or on err if there is none.
+func (k *Kafka) settle(r *request, answer *sarama.ProduceResponse, err error) error {
+	r.broker.open--
+	if err != nil && judge(err) == again {
+		k.lost(r.broker)
+	}
+	for _, p := range r.partitions {
+		reason := err
+		if err == nil {
+			reason = errNoAnswer
+			if block := answer.GetBlock(p.topic.name, p.id); block != nil {
+				reason = block.Err
+			}
+		}
+		if err := k.settlePartition(p, reason); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func (k *Kafka) settlePartition(p *partition, reason error) error {
+	p.state = idle
+	switch judge(reason) {
+	case acknowledged:
+		k.acknowledge(p)
+	case smaller:
+		k.split(p, reason)
+	case over:
+		return fmt.Errorf("produce to %s/%d as producer %d epoch %d: %w", p.topic.name, p.id, k.producer.id, k.producer.epoch, reason)
+	default:
+		p.state = waiting
+		k.blocked(p.topic, reason)
+	}
+	k.ready(p)
+	return nil
+}
+
+func (k *Kafka) acknowledge(p *partition) {
+	if p.limit > 0 {
+		if p.limit *= 2; p.sent == p.queue.len() {
+			p.limit = 0
+		}
+	}
+	k.advance(p, p.sent)
+	t := p.topic
+	if t.failures > 0 {
+		t.failures = 0
+		t.log.Info().Msg("topic takes events again")
+	}
+	if t.resize > 0 && t.settled() {
+		k.lookup.schedule(t, 0)
+	}
+}
+
+// split halves a batch that the brokers refuse, so that one bad event does not take the others
+// down with it. An event that is refused alone is poison.
+func (k *Kafka) split(p *partition, reason error) {
+	if p.sent > 1 {
+		p.limit = p.sent / 2
+		return
+	}
+	e := p.queue.at(0).event()
+	p.state = poisoned
+	k.queued -= p.queue.len()
+	if k.poison == nil {
+		size := len(e.Column(decoder.AggregateID)) + len(e.Column(decoder.Payload))
+		k.poison = &PoisonError{
+			EventID: string(e.Column(decoder.ID)),
+			Topic:   p.topic.name,
+			Reason:  fmt.Errorf("refused with %d bytes of key and value: %w", size, explain(reason)),
+		}
+	}
+}
+
+// blocked notes that a topic does not take events for now, and tries again later.
+func (k *Kafka) blocked(t *topic, reason error) {
+	t.failures++
+	delay := retryDelay(t.failures)
+	k.lookup.schedule(t, delay)
+	if id, ok := t.oldest(); ok {
+		t.log.Warn().Str("event", id).Int("attempt", t.failures).Dur("retry_in", delay).
+			AnErr("reason", explain(reason)).Msg("topic does not take events, they wait")
+	}
+}
+
+// lost gives up a broker's connection. Whatever has the broker as leader waits for a new one;
+// requests still in flight get their own errors.
+func (k *Kafka) lost(br *broker) {
+	if br.lost {
+		return
+	}
+	br.lost = true
+	delete(k.brokers, br.conn)
+	k.lookup.giveUp(br.conn)
+	for _, t := range k.topics {
+		for _, p := range t.partitions {
+			if p.leader != br {
+				continue
+			}
+			p.listed = false
+			if p.state == idle {
+				p.state = waiting
+			}
+			k.lookup.schedule(t, 0)
+		}
+	}
+}

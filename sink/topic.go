@@ -1,0 +1,139 @@
+package sink
+
+import (
+	"math"
+	"time"
+
+	"github.com/IBM/sarama"
+	"github.com/rs/zerolog"
+
+	"github.com/pombo-cdc/pombo/checkpoint"
+	"github.com/pombo-cdc/pombo/decoder"
+	"github.com/pombo-cdc/pombo/router"
+)
+
+// item is an event on its way.
+type item struct {
+	ticket checkpoint.Ticket
+	batch  *decoder.Batch
+	index  int
+}
+
+func (it item) event() decoder.Event { return it.batch.Event(it.index) }
+
+// topic is what the sink knows of a topic and the events that wait for its partitions.
+type topic struct {
+	name       string
+	partitions []*partition
+	resize     int         // the new number of partitions, taken once everything sent to the old ones is settled
+	waiting    queue[item] // events without a partition yet
+	next       int         // partition of the next event without a key
+	failures   int         // look-ups and requests in a row that failed
+	log        zerolog.Logger
+}
+
+// partition is a queue of events and the state of the one request that may be in flight.
+type partition struct {
+	topic    *topic
+	id       int32
+	leader   *broker
+	state    state
+	listed   bool        // in leader.ready
+	queue    queue[item] // the first sent of them are in flight
+	sent     int         // records
+	sequence int32       // of the first event in the queue
+	limit    int         // records in the next batch, while one that the broker refuses is looked for; 0 is no limit
+}
+
+type state uint8
+
+const (
+	idle     state = iota // may send
+	inFlight              // one request is not answered
+	waiting               // for its leader to be looked up
+	poisoned              // its first event can never be sent
+)
+
+// broker is a connection to a broker, its open requests and the partitions that have something for it.
+type broker struct {
+	conn  *sarama.Broker
+	open  int
+	ready []*partition
+	lost  bool // the connection is given up, partitions wait for another
+}
+
+func (k *Kafka) newTopic(name string) *topic {
+	t := &topic{
+		name: name,
+		log: k.log.With().Str("topic", name).Logger().
+			Sample(&zerolog.BurstSampler{Burst: 2, Period: time.Minute}),
+	}
+	k.topics[name] = t
+	k.lookup.schedule(t, 0)
+	return t
+}
+
+// choose returns the partition of a key. A nil key takes them in turn.
+func (t *topic) choose(key []byte) *partition {
+	if key == nil {
+		t.next = (t.next + 1) % len(t.partitions)
+		return t.partitions[t.next]
+	}
+	return t.partitions[router.Partition(key, int32(len(t.partitions)))]
+}
+
+// settled reports whether no event is queued for any of its partitions.
+func (t *topic) settled() bool {
+	for _, p := range t.partitions {
+		if p.queue.len() > 0 {
+			return false
+		}
+	}
+	return true
+}
+
+// oldest returns the event that has waited longest, for a message about the topic.
+func (t *topic) oldest() (eventID string, ok bool) {
+	first := item{ticket: math.MaxUint64}
+	for _, q := range t.queues() {
+		if q.len() > 0 && q.at(0).ticket < first.ticket {
+			first = q.at(0)
+		}
+	}
+	if first.batch == nil {
+		return "", false
+	}
+	return string(first.event().Column(decoder.ID)), true
+}
+
+func (t *topic) queues() []*queue[item] {
+	all := []*queue[item]{&t.waiting}
+	for _, p := range t.partitions {
+		all = append(all, &p.queue)
+	}
+	return all
+}
+
+// advance settles the first n events of the queue: they are in the topic.
+func (k *Kafka) advance(p *partition, n int) {
+	for i := 0; i < n; {
+		ticket, run := p.queue.at(i).ticket, 1
+		for i+run < n && p.queue.at(i+run).ticket == ticket {
+			run++
+		}
+		k.tracker.Done(ticket, run)
+		i += run
+	}
+	p.queue.pop(n)
+	k.queued -= n
+	p.sequence = (p.sequence + int32(n)) & math.MaxInt32 // wraps to 0 as Kafka does
+}
+
+// admit moves the events that waited for the topic's partitions into their queues.
+func (k *Kafka) admit(t *topic) {
+	for t.resize == 0 && t.waiting.len() > 0 {
+		it := t.waiting.at(0)
+		t.waiting.pop(1)
+		k.enqueue(t, it)
+	}
+}
