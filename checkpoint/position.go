@@ -6,7 +6,7 @@ import (
 	"github.com/jackc/pglogrepl"
 )
 
-// Position is an LSN that only moves forward. One goroutine advances it, any may read it.
+// Position is an LSN that only moves forward. Any goroutine may advance and read it.
 type Position struct{ lsn atomic.Uint64 }
 
 // Load returns the position.

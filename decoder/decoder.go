@@ -16,7 +16,6 @@ import (
 	"strings"
 
 	"github.com/jackc/pglogrepl"
-	"github.com/jackc/pgx/v5/pgtype"
 )
 
 // Outcome says what a message did.
@@ -53,17 +52,6 @@ type Decoder struct {
 	commit int64 // of the open transaction
 	end    pglogrepl.LSN
 	need   int
-}
-
-// plan says where the columns of a relation go. A nil plan is that of a foreign table.
-type plan struct {
-	columns []target
-}
-
-// target is what happens to one column of a tuple.
-type target struct {
-	to    []Column // usually none or one
-	bytea bool     // its text form is hex, the event carries the bytes
 }
 
 // New returns a Decoder for the rows of the layout's table.
@@ -132,42 +120,6 @@ func (d *Decoder) endTransaction(msg []byte) error {
 	}
 	d.open = false
 	d.end = pglogrepl.LSN(binary.BigEndian.Uint64(msg[10:]))
-	return nil
-}
-
-// relation compiles the plan of a table. Columns are found by name, each time the table
-// changes, so their order and any further ones do not matter.
-func (d *Decoder) relation(msg []byte) error {
-	parsed, err := pglogrepl.Parse(msg)
-	if err != nil {
-		return fmt.Errorf("%w: relation: %w", ErrProtocol, err)
-	}
-	rel := parsed.(*pglogrepl.RelationMessage)
-	if rel.Namespace != d.layout.Schema || rel.RelationName != d.layout.Table {
-		d.plans[rel.RelationID] = nil
-		return nil
-	}
-	p := &plan{columns: make([]target, len(rel.Columns))}
-	found := make([]bool, len(d.layout.Columns))
-	for i, col := range rel.Columns {
-		p.columns[i].bytea = col.DataType == pgtype.ByteaOID
-		for c, name := range d.layout.Columns {
-			if name == col.Name {
-				p.columns[i].to = append(p.columns[i].to, Column(c))
-				found[c] = true
-			}
-		}
-	}
-	if slices.Contains(found, false) {
-		missing := &MissingColumnsError{Table: rel.Namespace + "." + rel.RelationName}
-		for c, ok := range found {
-			if !ok {
-				missing.Columns = append(missing.Columns, d.layout.Columns[c])
-			}
-		}
-		return missing
-	}
-	d.plans[rel.RelationID] = p
 	return nil
 }
 
@@ -249,12 +201,13 @@ func column(row []byte, at int) (value []byte, next int, err error) {
 		if len(row)-at < 1+4 {
 			return nil, 0, fmt.Errorf("%w: a row ends early", ErrProtocol)
 		}
-		n := int(binary.BigEndian.Uint32(row[at+1:]))
+		n := binary.BigEndian.Uint32(row[at+1:])
 		at += 1 + 4
-		if n > len(row)-at {
+		if uint64(n) > uint64(len(row)-at) {
 			return nil, 0, fmt.Errorf("%w: a column is longer than its row", ErrProtocol)
 		}
-		return row[at : at+n : at+n], at + n, nil
+		next = at + int(n)
+		return row[at:next], next, nil
 	default:
 		return nil, 0, fmt.Errorf("%w: column kind %q in an inserted row", ErrProtocol, row[at])
 	}
