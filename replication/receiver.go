@@ -16,10 +16,13 @@ const (
 	// linger is how long a batch that is not full waits while the sender is busy anyway.
 	linger = 5 * time.Millisecond
 
+	// worthBytes of rows are handed over at a commit even if more are here, so that the sender gets to work.
+	worthBytes = 32 << 10
+
 	// answerInterval is the shortest time between two reports, however often Postgres asks.
 	answerInterval = 100 * time.Millisecond
 
-	// silenceLimit is how long Postgres may say nothing although it is asked every statusInterval.
+	// silenceLimit is how long Postgres may at least say nothing although it is asked.
 	silenceLimit = time.Minute
 )
 
@@ -126,7 +129,7 @@ func (r *Receiver) tick(ctx context.Context, now time.Time) error {
 		return nil
 	}
 	silence := now.Sub(r.stream.reader.last)
-	if silence > silenceLimit {
+	if silence > r.stream.silence {
 		return fmt.Errorf("read replication stream: no answer from Postgres for %s", silence.Round(time.Second))
 	}
 	return r.report(ctx, silence >= r.stream.interval)
@@ -155,6 +158,9 @@ func (r *Receiver) message(ctx context.Context, data []byte) error {
 	default:
 		return fmt.Errorf("read replication stream: unexpected message %q", data[0])
 	}
+	if !r.decoder.InTransaction() && r.worthSending() {
+		r.handOver()
+	}
 	if now := r.stream.reader.last; !now.Before(r.wake()) {
 		return r.tick(ctx, now)
 	}
@@ -167,8 +173,8 @@ func (r *Receiver) keepalive(k pglogrepl.PrimaryKeepaliveMessage) {
 	if !r.decoder.InTransaction() {
 		r.received = max(r.received, k.ServerWALEnd)
 	}
-	if k.ReplyRequested {
-		r.due = r.reported.Add(answerInterval)
+	if soon := r.reported.Add(answerInterval); k.ReplyRequested && soon.Before(r.due) {
+		r.due = soon
 	}
 }
 
@@ -188,17 +194,15 @@ func (r *Receiver) decode(ctx context.Context, msg []byte) error {
 	}
 	if outcome == decoder.Commit {
 		r.received = max(r.received, r.decoder.CommitEnd())
-		if r.senderReady() {
-			r.handOver()
-		}
 	}
 	return nil
 }
 
-// senderReady reports whether another batch would be sent soon: the sender has taken all that was handed
-// over and most of the budget is free. While it is not, the batch grows.
-func (r *Receiver) senderReady() bool {
-	return len(r.filled) == 0 && r.pool.Available() >= decoder.Batches/2
+// worthSending reports whether to hand over a batch that ends with a transaction: the sender has taken all that it was
+// given, most of the budget is free, and nothing more is here that could go along. While that is not so, the batch grows.
+func (r *Receiver) worthSending() bool {
+	return r.batch != nil && len(r.filled) == 0 && r.pool.Available() >= decoder.Batches/2 &&
+		(r.batch.Bytes() >= worthBytes || r.stream.buffered() == 0)
 }
 
 // handOver gives the batch to the sender, stamped with the position that is safe once it and all before
@@ -257,7 +261,7 @@ func (r *Receiver) free(ctx context.Context) (*decoder.Batch, error) {
 // report sends the flushed position. With everything released, that includes what the stream has passed
 // without a row for us, so that a quiet outbox does not hold back the WAL of a busy database.
 func (r *Receiver) report(ctx context.Context, reply bool) error {
-	if r.batch == nil && !r.decoder.InTransaction() && r.pool.Available() == decoder.Batches {
+	if r.pool.Available() == decoder.Batches {
 		r.flushed.Advance(r.received)
 	}
 	r.reported = time.Now()

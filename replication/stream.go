@@ -38,7 +38,8 @@ var errEnded = errors.New("Postgres ended the replication stream") //nolint:stat
 type Stream struct {
 	conn      *pgconn.PgConn
 	reader    *burstReader
-	interval  time.Duration
+	interval  time.Duration // between two reports
+	silence   time.Duration // how long Postgres may say nothing although it is asked
 	confirmed pglogrepl.LSN
 }
 
@@ -100,7 +101,7 @@ var sessionSettings = map[string]string{
 func dial(ctx context.Context, src Source) (*Stream, error) {
 	cfg := src.Postgres.Config.Copy()
 	maps.Copy(cfg.RuntimeParams, sessionSettings)
-	s := &Stream{interval: statusInterval}
+	s := new(Stream)
 	cfg.BuildFrontend = func(r io.Reader, w io.Writer) *pgproto3.Frontend {
 		s.reader = newBurstReader(r)
 		return pgproto3.NewFrontend(s.reader, w)
@@ -115,7 +116,8 @@ func dial(ctx context.Context, src Source) (*Stream, error) {
 	return s, nil
 }
 
-// adoptTimeout reports several times within wal_sender_timeout, however short that is.
+// adoptTimeout reports several times within wal_sender_timeout, however short that is, and waits for as long: a
+// walsender that skips a large transaction of other tables looks at what it is asked only when half of it is over.
 func (s *Stream) adoptTimeout(ctx context.Context) error {
 	const query = `SELECT setting FROM pg_catalog.pg_settings WHERE name = 'wal_sender_timeout'` // in milliseconds
 	results, err := s.conn.Exec(ctx, query).ReadAll()
@@ -126,6 +128,7 @@ func (s *Stream) adoptTimeout(ctx context.Context) error {
 	if err != nil {
 		return fmt.Errorf("read wal_sender_timeout: %w", err)
 	}
+	s.interval, s.silence = statusInterval, max(silenceLimit, timeout)
 	if timeout > 0 {
 		s.interval = min(s.interval, timeout/3)
 	}
@@ -134,12 +137,12 @@ func (s *Stream) adoptTimeout(ctx context.Context) error {
 
 // start begins at 0/0, which means: where the slot is. The slot is the only checkpoint.
 func (s *Stream) start(ctx context.Context, src Source, slot string) error {
-	err := pglogrepl.StartReplication(ctx, s.conn, slot, 0, pglogrepl.StartReplicationOptions{PluginArgs: []string{
+	err := pglogrepl.StartReplication(ctx, s.conn, pgx.Identifier{slot}.Sanitize(), 0, pglogrepl.StartReplicationOptions{PluginArgs: []string{
 		"proto_version '1'",
 		"publication_names " + quoteLiteral(pgx.Identifier{src.Publication}.Sanitize()),
 	}})
 	if err != nil {
-		return fmt.Errorf("start replication from slot %s: %w", slot, streamError(err, src))
+		return fmt.Errorf("start replication from slot %s: %w", slot, startError(err, src))
 	}
 	s.reader.attach(s.conn.Conn())
 	return nil
@@ -149,8 +152,8 @@ func (s *Stream) start(ctx context.Context, src Source, slot string) error {
 // the doubled quote.
 func quoteLiteral(s string) string { return "'" + strings.ReplaceAll(s, "'", "''") + "'" }
 
-// streamError gives the errors that end a stream their meaning.
-func streamError(err error, src Source) error {
+// startError gives the errors of START_REPLICATION their meaning.
+func startError(err error, src Source) error {
 	var pgErr *pgconn.PgError
 	if !errors.As(err, &pgErr) {
 		return err
@@ -158,13 +161,7 @@ func streamError(err error, src Source) error {
 	switch pgErr.Code {
 	case "55006": // object_in_use
 		return fmt.Errorf("%w: %w", ErrSlotInUse, err)
-	case "42704": // undefined_object: the slot, or the publication at a position that is decoded
-		if strings.Contains(pgErr.Message, "publication") {
-			return &ActionError{
-				Problem: fmt.Sprintf("publication %q did not exist at the position that slot %q reads, so Postgres cannot decode from there", src.Publication, src.Slot),
-				Cure:    "run `pombo teardown` and `pombo setup`, which makes the publication before the slot; what was committed in between is still in the table",
-			}
-		}
+	case "42704": // undefined_object
 		return &ActionError{
 			Problem: fmt.Sprintf("slot %q does not exist", src.Slot),
 			Cure:    "run `pombo setup`; events committed since the slot was dropped are not in the stream",
@@ -175,6 +172,19 @@ func streamError(err error, src Source) error {
 				Problem: fmt.Sprintf("slot %q is lost: Postgres has removed WAL that it still needed (%s)", src.Slot, pgErr.Message),
 				Cure:    "run `pombo teardown`, then `pombo setup --accept-gap`; events that were not published yet are still in the table",
 			}
+		}
+	}
+	return err
+}
+
+// streamError gives the errors that end a stream their meaning. Postgres looks for the publication only when it
+// decodes, as of the position that it decodes.
+func streamError(err error, src Source) error {
+	var pgErr *pgconn.PgError
+	if errors.As(err, &pgErr) && pgErr.Code == "42704" { // undefined_object
+		return &ActionError{
+			Problem: fmt.Sprintf("publication %q did not exist at the position that slot %q reads, so Postgres cannot decode from there", src.Publication, src.Slot),
+			Cure:    "run `pombo teardown` and `pombo setup`, which makes the publication before the slot; what was committed in between is still in the table",
 		}
 	}
 	return err
@@ -205,6 +215,9 @@ func (s *Stream) next() ([]byte, error) {
 		}
 	}
 }
+
+// buffered is the number of bytes of further messages that are here already.
+func (s *Stream) buffered() int { return s.reader.buffered() + s.conn.Frontend().ReadBufferLen() }
 
 // report tells Postgres what it may forget. All three positions are set: where flush or apply is zero,
 // pglogrepl would put the write position, which confirms too early.
@@ -240,6 +253,10 @@ func (s *Stream) finish() error {
 		switch _, err := s.next(); {
 		case errors.Is(err, errEnded):
 			return nil
+		case errors.Is(err, errTick) && time.Now().Before(s.reader.wake):
+			// an interrupt that was meant for the reads before
+		case errors.Is(err, errTick):
+			return fmt.Errorf("end replication stream: no answer from Postgres within %s", closeTimeout)
 		case err != nil:
 			return fmt.Errorf("end replication stream: %w", err)
 		}

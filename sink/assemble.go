@@ -42,13 +42,20 @@ func (a *assembler) reset() {
 }
 
 // batch encodes the head of the partition's queue: the same events with the same sequence
-// numbers each time, until they are settled. It returns the batch, its records and about how
-// many bytes they have.
+// numbers each time, until they are settled, because a broker that has them already knows them by their
+// first and last number. It returns the batch, its records and about how many bytes they have.
 func (a *assembler) batch(p *partition, producer identity, codec sarama.CompressionCodec) (b *sarama.RecordBatch, n, size int) {
 	base := p.queue.at(0).event().CommitMillis()
 	latest := base
 	first := len(a.recordRefs)
-	for n < p.queue.len() && (p.limit == 0 || n < p.limit) {
+	end := p.queue.len()
+	switch {
+	case p.sent > 0:
+		end = p.sent
+	case p.limit > 0:
+		end = min(end, p.limit)
+	}
+	for n < end {
 		e := p.queue.at(n).event()
 		bytes := a.size(e)
 		if n > 0 && size+bytes > maxBatchBytes {

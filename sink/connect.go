@@ -15,14 +15,14 @@ import (
 const (
 	dialTimeout  = 5 * time.Second
 	writeTimeout = 10 * time.Second
-	readTimeout  = 30 * time.Second
+	readTimeout  = 15 * time.Second
 
 	// ackTimeoutMillis is how long a broker waits for its in-sync replicas. It must end before
 	// readTimeout, which closes the connection.
 	ackTimeoutMillis = 10_000
 
 	// maxOpenRequests bounds the produce requests in flight to one broker; sarama gets one more
-	// for metadata. A broker works on the requests of a connection one by one, so more would only queue.
+	// for authentication that has to be renewed. A broker works on the requests of a connection one by one, so more would only queue.
 	maxOpenRequests = 5
 
 	// produceVersion carries record batches of version 2 (headers, idempotence) and is spoken by

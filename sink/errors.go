@@ -51,7 +51,7 @@ func judge(err error) verdict {
 	case errors.Is(err, sarama.ErrOutOfOrderSequenceNumber),
 		errors.Is(err, sarama.ErrUnknownProducerID),
 		errors.Is(err, sarama.ErrInvalidProducerEpoch), // another instance has taken over
-		errors.Is(err, sarama.ErrFencedInstancedId),
+		errors.Is(err, sarama.ErrProducerFenced),
 		errors.Is(err, sarama.ErrInvalidProducerIDMapping):
 		return over
 	default: // lost connections, leaders that moved, too few replicas, missing topics, denied access

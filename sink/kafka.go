@@ -39,7 +39,7 @@ type Kafka struct {
 
 	topics  map[string]*topic
 	brokers map[*sarama.Broker]*broker
-	lookup  lookups
+	lookup  *lookups
 	posts   chan func() error
 
 	queued int          // events that are not settled
@@ -86,6 +86,7 @@ func Open(ctx context.Context, cfg Config, r *router.Router, pool *decoder.Pool,
 // Close ends the connections.
 func (k *Kafka) Close() error {
 	k.end()
+	k.lookup.asking.Wait()
 	return k.client.Close()
 }
 
@@ -172,7 +173,8 @@ func (k *Kafka) ready(p *partition) {
 		return
 	}
 	if p.leader.lost {
-		p.state = waiting // the look-up that lost scheduled ends that
+		p.state = waiting
+		k.lookup.schedule(p.topic, retryDelay(p.failures))
 		return
 	}
 	p.listed = true
@@ -205,6 +207,18 @@ func (k *Kafka) send() {
 
 // produce sends one request with the next record batches of up to share ready partitions.
 func (k *Kafka) produce(br *broker, share int) {
+	r, message := k.assemble(br, share)
+	err := br.conn.AsyncProduce(message, func(answer *sarama.ProduceResponse, err error) {
+		k.posts <- func() error { return k.settle(r, answer, err) }
+	})
+	k.build.reset()
+	if err != nil {
+		k.posts <- func() error { return k.settle(r, nil, fmt.Errorf("write to broker %s: %w", br.conn.Addr(), err)) }
+	}
+}
+
+// assemble takes partitions off the ready list and builds their request.
+func (k *Kafka) assemble(br *broker, share int) (*request, *sarama.ProduceRequest) {
 	r := &request{broker: br}
 	message := &sarama.ProduceRequest{Version: produceVersion, RequiredAcks: sarama.WaitForAll, Timeout: ackTimeoutMillis}
 	size := 0
@@ -220,11 +234,5 @@ func (k *Kafka) produce(br *broker, share int) {
 	}
 	br.ready = slices.Delete(br.ready, 0, len(r.partitions))
 	br.open++
-	err := br.conn.AsyncProduce(message, func(answer *sarama.ProduceResponse, err error) {
-		k.posts <- func() error { return k.settle(r, answer, err) }
-	})
-	k.build.reset()
-	if err != nil {
-		k.posts <- func() error { return k.settle(r, nil, fmt.Errorf("write to broker %s: %w", br.conn.Addr(), err)) }
-	}
+	return r, message
 }

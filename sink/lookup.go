@@ -5,6 +5,8 @@ import (
 	"errors"
 	"fmt"
 	"math/rand/v2"
+	"slices"
+	"sync"
 	"time"
 
 	"github.com/IBM/sarama"
@@ -18,10 +20,14 @@ const (
 	refreshInterval = time.Minute
 )
 
-// retryDelay is the jittered pause before the n-th attempt in a row.
-func retryDelay(n int) time.Duration {
-	delay := firstRetry << min(n-1, 10)
-	return min(delay, lastRetry)/2 + rand.N(min(delay, lastRetry)/2+1)
+// retryDelay is the jittered pause after so many failures in a row. After the first there is none: often
+// a leader has moved or a connection was idle for too long.
+func retryDelay(failures int) time.Duration {
+	if failures <= 1 {
+		return 0
+	}
+	delay := min(firstRetry<<min(failures-2, 10), lastRetry)
+	return delay/2 + rand.N(delay/2+1)
 }
 
 // lookups decides when topics are looked up. The questions are put to the brokers by a goroutine
@@ -33,6 +39,7 @@ type lookups struct {
 	lost   []*sarama.Broker
 	rounds chan round
 	busy   bool
+	asking sync.WaitGroup // the goroutine
 }
 
 // round is one set of questions: first the lost connections are closed, so that leaders are
@@ -54,10 +61,10 @@ type leader struct {
 	err  error
 }
 
-func newLookups() lookups {
+func newLookups() *lookups {
 	timer := time.NewTimer(0)
 	timer.Stop()
-	return lookups{wanted: make(map[*topic]time.Time), timer: timer, rounds: make(chan round, 1)}
+	return &lookups{wanted: make(map[*topic]time.Time), timer: timer, rounds: make(chan round, 1)}
 }
 
 // schedule has a topic looked up after a delay, or earlier if that was asked for before.
@@ -110,25 +117,24 @@ func (l *lookups) request() {
 
 // start runs the goroutine that asks until the returned function is called.
 func (l *lookups) start(ctx context.Context, k *Kafka) (stop func()) {
-	rounds := l.rounds
-	go func() {
-		for r := range rounds {
-			answers := k.ask(r)
+	l.asking.Go(func() {
+		conns := newConnections(k.client.Config())
+		defer conns.close()
+		for r := range l.rounds {
+			answers := k.ask(r, conns)
 			select {
 			case k.posts <- func() error { return k.found(answers) }:
 			case <-ctx.Done():
 			}
 		}
-	}()
-	return func() { close(rounds) }
+	})
+	return func() { close(l.rounds) }
 }
 
 // ask looks up topics and connects to their leaders. It runs on the goroutine of lookups and
-// touches nothing but the client.
-func (k *Kafka) ask(r round) []found {
-	for _, conn := range r.lost {
-		_ = conn.Close() // it is broken: only the next connection matters
-	}
+// touches nothing but the client and the connections.
+func (k *Kafka) ask(r round, conns *connections) []found {
+	conns.begin(r.lost)
 	names := make([]string, len(r.topics))
 	for i, t := range r.topics {
 		names[i] = t.name
@@ -136,32 +142,28 @@ func (k *Kafka) ask(r round) []found {
 	_ = k.client.RefreshMetadata(names...) // the error may be that of another topic: each is asked below
 	answers := make([]found, len(r.topics))
 	for i, t := range r.topics {
-		answers[i] = k.askTopic(t)
+		answers[i] = k.askTopic(t, conns)
 	}
 	return answers
 }
 
-func (k *Kafka) askTopic(t *topic) found {
+func (k *Kafka) askTopic(t *topic, conns *connections) found {
 	ids, err := k.client.Partitions(t.name)
+	if errors.Is(err, sarama.ErrUnknownTopicOrPartition) && k.cfg.CreateTopics {
+		err = k.createTopic(t.name)
+	}
 	if err != nil {
-		if err = k.client.RefreshMetadata(t.name); err == nil {
-			ids, err = k.client.Partitions(t.name)
-		}
-		if errors.Is(err, sarama.ErrUnknownTopicOrPartition) && k.cfg.CreateTopics {
-			err = k.createTopic(t.name)
-		}
-		if err != nil {
-			return found{topic: t, err: err}
-		}
+		return found{topic: t, err: err}
 	}
 	f := found{topic: t, leaders: make([]leader, len(ids))}
 	for i, id := range ids {
 		if int(id) != i {
 			return found{topic: t, err: fmt.Errorf("partition %d is missing from the metadata", i)}
 		}
-		conn, err := k.client.Leader(t.name, id)
+		var conn *sarama.Broker
+		broker, err := k.client.Leader(t.name, id)
 		if err == nil {
-			_, err = conn.Connected() // waits until the connection is made or refused
+			conn, err = conns.get(broker.Addr())
 		}
 		f.leaders[i] = leader{conn, err}
 	}
@@ -194,9 +196,11 @@ func (k *Kafka) found(answers []found) error {
 			f.err = k.lead(t, f.leaders)
 		}
 		if f.err != nil {
-			k.blocked(t, f.err)
+			t.failures++
+			k.blocked(t, t.failures, f.err)
 			continue
 		}
+		t.failures = 0
 		k.lookup.schedule(t, refreshInterval)
 	}
 	return nil
@@ -220,14 +224,23 @@ func (k *Kafka) lead(t *topic, leaders []leader) (err error) {
 			err = fmt.Errorf("leader of partition %d: %w", p.id, leaders[i].err)
 			continue
 		}
-		p.leader = k.broker(leaders[i].conn)
-		if p.state == waiting {
-			p.state = idle
-			k.ready(p)
-		}
+		k.follow(p, k.broker(leaders[i].conn))
 	}
 	k.admit(t)
 	return err
+}
+
+// follow has a partition send to a leader. What is in flight is awaited from the one before.
+func (k *Kafka) follow(p *partition, leader *broker) {
+	if p.listed && p.leader != leader {
+		p.leader.ready = slices.DeleteFunc(p.leader.ready, func(other *partition) bool { return other == p })
+		p.listed = false
+	}
+	p.leader = leader
+	if p.state == waiting {
+		p.state = idle
+	}
+	k.ready(p)
 }
 
 func (k *Kafka) broker(conn *sarama.Broker) *broker {

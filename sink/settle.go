@@ -49,7 +49,8 @@ func (k *Kafka) settlePartition(p *partition, reason error) error {
 		return fmt.Errorf("produce to %s/%d as producer %d epoch %d: %w", p.topic.name, p.id, k.producer.id, k.producer.epoch, reason)
 	default:
 		p.state = waiting
-		k.blocked(p.topic, reason)
+		p.failures++
+		k.blocked(p.topic, p.failures, reason)
 	}
 	k.ready(p)
 	return nil
@@ -61,11 +62,11 @@ func (k *Kafka) acknowledge(p *partition) {
 			p.limit = 0
 		}
 	}
-	k.advance(p, p.sent)
+	k.advance(p)
 	t := p.topic
-	if t.failures > 0 {
-		t.failures = 0
-		t.log.Info().Msg("topic takes events again")
+	if p.failures > 0 {
+		p.failures = 0
+		t.log.Info().Int32("partition", p.id).Msg("topic takes events again")
 	}
 	if t.resize > 0 && t.settled() {
 		k.lookup.schedule(t, 0)
@@ -76,7 +77,7 @@ func (k *Kafka) acknowledge(p *partition) {
 // down with it. An event that is refused alone is poison.
 func (k *Kafka) split(p *partition, reason error) {
 	if p.sent > 1 {
-		p.limit = p.sent / 2
+		p.limit, p.sent = p.sent/2, 0
 		return
 	}
 	e := p.queue.at(0).event()
@@ -92,19 +93,19 @@ func (k *Kafka) split(p *partition, reason error) {
 	}
 }
 
-// blocked notes that a topic does not take events for now, and tries again later.
-func (k *Kafka) blocked(t *topic, reason error) {
-	t.failures++
-	delay := retryDelay(t.failures)
+// blocked notes that a topic, or a partition of it, has not taken events for so many times in a row,
+// and tries again later.
+func (k *Kafka) blocked(t *topic, failures int, reason error) {
+	delay := retryDelay(failures)
 	k.lookup.schedule(t, delay)
 	if id, ok := t.oldest(); ok {
-		t.log.Warn().Str("event", id).Int("attempt", t.failures).Dur("retry_in", delay).
+		t.log.Warn().Str("event", id).Int("attempt", failures).Dur("retry_in", delay).
 			AnErr("reason", explain(reason)).Msg("topic does not take events, they wait")
 	}
 }
 
-// lost gives up a broker's connection. Whatever has the broker as leader waits for a new one;
-// requests still in flight get their own errors.
+// lost gives up a broker's connection. What is ready for it waits for the next one, and so does
+// whatever becomes ready later; requests still in flight get their own errors.
 func (k *Kafka) lost(br *broker) {
 	if br.lost {
 		return
@@ -112,16 +113,9 @@ func (k *Kafka) lost(br *broker) {
 	br.lost = true
 	delete(k.brokers, br.conn)
 	k.lookup.giveUp(br.conn)
-	for _, t := range k.topics {
-		for _, p := range t.partitions {
-			if p.leader != br {
-				continue
-			}
-			p.listed = false
-			if p.state == idle {
-				p.state = waiting
-			}
-			k.lookup.schedule(t, 0)
-		}
+	for _, p := range br.ready {
+		p.listed = false
+		k.ready(p)
 	}
+	br.ready = nil
 }

@@ -28,7 +28,7 @@ type topic struct {
 	resize     int         // the new number of partitions, taken once everything sent to the old ones is settled
 	waiting    queue[item] // events without a partition yet
 	next       int         // partition of the next event without a key
-	failures   int         // look-ups and requests in a row that failed
+	failures   int         // look-ups in a row that failed
 	log        zerolog.Logger
 }
 
@@ -38,11 +38,12 @@ type partition struct {
 	id       int32
 	leader   *broker
 	state    state
-	listed   bool        // in leader.ready
-	queue    queue[item] // the first sent of them are in flight
-	sent     int         // records
-	sequence int32       // of the first event in the queue
-	limit    int         // records in the next batch, while one that the broker refuses is looked for; 0 is no limit
+	listed   bool // in leader.ready
+	queue    queue[item]
+	sent     int   // events at its head that are in flight or, until they are settled, have to be sent again
+	sequence int32 // of the first event in the queue
+	failures int   // requests in a row that failed
+	limit    int   // records in the next batch, while one that the broker refuses is looked for; 0 is no limit
 }
 
 type state uint8
@@ -66,7 +67,10 @@ func (k *Kafka) newTopic(name string) *topic {
 	t := &topic{
 		name: name,
 		log: k.log.With().Str("topic", name).Logger().
-			Sample(&zerolog.BurstSampler{Burst: 2, Period: time.Minute}),
+			Sample(zerolog.LevelSampler{
+				InfoSampler: &zerolog.BurstSampler{Burst: 2, Period: time.Minute},
+				WarnSampler: &zerolog.BurstSampler{Burst: 2, Period: time.Minute},
+			}),
 	}
 	k.topics[name] = t
 	k.lookup.schedule(t, 0)
@@ -114,8 +118,10 @@ func (t *topic) queues() []*queue[item] {
 	return all
 }
 
-// advance settles the first n events of the queue: they are in the topic.
-func (k *Kafka) advance(p *partition, n int) {
+// advance settles the events that were sent: they are in the topic.
+func (k *Kafka) advance(p *partition) {
+	n := p.sent
+	p.sent = 0
 	for i := 0; i < n; {
 		ticket, run := p.queue.at(i).ticket, 1
 		for i+run < n && p.queue.at(i+run).ticket == ticket {

@@ -1,0 +1,83 @@
+package cli
+
+import (
+	"context"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/cenkalti/backoff/v5"
+	"github.com/jackc/pgx/v5"
+	"github.com/rs/zerolog"
+	urfave "github.com/urfave/cli/v2"
+
+	"github.com/pombo-cdc/pombo/connector"
+	"github.com/pombo-cdc/pombo/replication"
+)
+
+// setupPatience is how long --setup waits for a Postgres that starts at the same time.
+const setupPatience = 30 * time.Second
+
+func runFlags() []urfave.Flag {
+	return slices.Concat([]urfave.Flag{
+		postgresFlag(), slotFlag(), publicationFlag(), createTableFlag(), configFlag(),
+		toggle(inPostgres, "setup", "do what pombo setup does first, for demos and containers"),
+	}, tableFlags(), routeFlags(), kafkaFlags(), logFlags())
+}
+
+func (a *app) run() *urfave.Command {
+	return a.command("run", "publishes events until it is stopped", runFlags(), func(ctx context.Context, s *settings) error {
+		cfg := s.runConfig(s.logger(a.stderr))
+		setup, opts := s.on("setup"), replication.SetupOptions{CreateTable: s.on("create-table")}
+		if opts.CreateTable && !setup {
+			s.refuse("create-table", "only goes with --setup")
+		}
+		if err := s.err(); err != nil {
+			return err
+		}
+		a.log = &cfg.Log
+		if setup {
+			err := setUp(ctx, cfg, opts)
+			switch {
+			case ctx.Err() != nil:
+				return nil
+			case err != nil:
+				return err
+			}
+		}
+		return connector.Run(ctx, cfg)
+	})
+}
+
+// runConfig returns the Config of the whole connector.
+func (s *settings) runConfig(log zerolog.Logger) connector.Config {
+	cfg := s.connector(log)
+	cfg.Kafka = s.kafka(cfg.Source)
+	cfg.Buffer = s.buffer()
+	return cfg
+}
+
+// setUp runs setup as soon as Postgres is there.
+func setUp(ctx context.Context, cfg connector.Config, opts replication.SetupOptions) error {
+	attempt := func() (struct{}, error) {
+		err := withPostgres(ctx, cfg.Source.Postgres, func(conn *pgx.Conn) error {
+			return replication.Setup(ctx, conn, cfg.Source, opts, lines{cfg.Log})
+		})
+		if connector.NeedsOperator(err) {
+			err = backoff.Permanent(err)
+		}
+		return struct{}{}, err
+	}
+	_, err := backoff.Retry(ctx, attempt, backoff.WithMaxElapsedTime(setupPatience), backoff.WithNotify(func(err error, delay time.Duration) {
+		cfg.Log.Warn().Err(err).Dur("retry_in", delay).Msg("setup has to wait")
+	}))
+	return err
+}
+
+// lines logs what is written to it, a line at a time.
+type lines struct{ log zerolog.Logger }
+
+func (l lines) Write(line []byte) (int, error) {
+	l.log.Info().Msg(strings.TrimSuffix(string(line), "\n"))
+	return len(line), nil
+}

@@ -1,0 +1,79 @@
+package cli
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"io"
+	"text/tabwriter"
+
+	"github.com/dustin/go-humanize"
+	"github.com/jackc/pgx/v5"
+	urfave "github.com/urfave/cli/v2"
+
+	"github.com/pombo-cdc/pombo/decoder"
+	"github.com/pombo-cdc/pombo/replication"
+)
+
+func (a *app) status() *urfave.Command {
+	flags := []urfave.Flag{
+		postgresFlag(), slotFlag(), configFlag(),
+		toggle(inGeneral, "json", "print a JSON object"),
+	}
+	return a.command("status", "says how far the slot is behind", flags, func(ctx context.Context, s *settings) error {
+		src := s.source(new(decoder.Layout))
+		asJSON := s.on("json")
+		if err := s.err(); err != nil {
+			return err
+		}
+		return withPostgres(ctx, src.Postgres, func(conn *pgx.Conn) error {
+			status, err := replication.ReadStatus(ctx, conn, src)
+			if err != nil {
+				return err
+			}
+			if asJSON {
+				out := json.NewEncoder(a.stdout)
+				out.SetIndent("", "  ")
+				return out.Encode(status)
+			}
+			return printStatus(a.stdout, status)
+		})
+	})
+}
+
+func printStatus(w io.Writer, s replication.Status) error {
+	reader := "not active: is `pombo run` running?"
+	if s.Active {
+		reader = fmt.Sprintf("active (pid %d)", s.ActivePID)
+	}
+	wal := s.WALStatus
+	if s.InvalidationReason != "" {
+		wal += " (" + s.InvalidationReason + ")"
+	}
+	safe := "no limit (max_slot_wal_keep_size)"
+	if s.SafeWALBytes != nil {
+		safe = size(*s.SafeWALBytes) + " until the slot is lost"
+	}
+	out := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
+	for _, line := range [][2]string{
+		{"slot", fmt.Sprintf("%s in database %s", s.Slot, s.Database)},
+		{"reader", reader},
+		{"lag", size(s.LagBytes)},
+		{"confirmed", s.ConfirmedLSN.String()},
+		{"retained WAL", size(s.RetainedBytes) + " from " + s.RestartLSN.String()},
+		{"safe WAL", safe},
+		{"WAL status", wal},
+	} {
+		fmt.Fprintf(out, "%s\t%s\n", line[0], line[1])
+	}
+	return out.Flush()
+}
+
+// size is a number of bytes for a glance, and exactly.
+func size(n int64) string {
+	exact := humanize.Comma(n) + " bytes"
+	if n < 1<<10 {
+		return exact
+	}
+	return fmt.Sprintf("%s (%s)", humanize.IBytes(uint64(n)), exact)
+}
