@@ -7,164 +7,103 @@ import (
 	"io"
 	"os"
 	"os/exec"
-	"os/user"
 	"path/filepath"
 	"regexp"
-	"slices"
 	"strconv"
-	"syscall"
 
 	embedded "github.com/fergusstrange/embedded-postgres"
 )
 
-// unpackable are the versions that there is a Maven artefact of, by major version.
-var unpackable = map[int]embedded.PostgresVersion{
+// release is a set of Postgres binaries.
+type release struct {
+	name  string // with the full version
+	bin   string // folder
+	major int
+}
+
+// artefacts are the releases that there is a Maven artefact of, by major version.
+var artefacts = map[int]embedded.PostgresVersion{
 	14: embedded.V14, 15: embedded.V15, 16: embedded.V16, 17: embedded.V17, 18: embedded.V18,
 }
 
-// postgresBinaries returns the folder of an installed server, or else of an unpacked one.
-func postgresBinaries(log io.Writer) (string, error) {
-	wanted := 0
-	if s := os.Getenv("POMBO_TEST_POSTGRES_VERSION"); s != "" {
-		major, err := strconv.Atoi(s)
-		if err != nil {
-			return "", fmt.Errorf("POMBO_TEST_POSTGRES_VERSION has to be a major version, not %q", s)
-		}
-		wanted = major
+// defaultArtefact is the major version for machines without Postgres.
+const defaultArtefact = 17
+
+// findRelease returns an installed release, or else one from a Maven artefact. Major 0 is any.
+func findRelease(ctx context.Context, major int, log io.Writer) (release, error) {
+	if r, ok := installedRelease(ctx, major); ok {
+		return r, nil
 	}
-	if bin, ok := installed(wanted); ok {
-		return bin, nil
+	if major == 0 {
+		major = defaultArtefact
 	}
-	if wanted == 0 {
-		wanted = 17
-	}
-	version, ok := unpackable[wanted]
+	version, ok := artefacts[major]
 	if !ok {
-		return "", fmt.Errorf("Postgres %d is neither installed nor to be had as a Maven artefact", wanted) //nolint:staticcheck // a proper name
+		return release{}, fmt.Errorf("Postgres %d is neither installed nor to be had as a Maven artefact", major)
 	}
-	return unpack(version, log)
+	dir, err := cached(ctx, log, "postgres-"+string(version), func(dir string) error { return unpackArtefact(version, dir) })
+	if err != nil {
+		return release{}, err
+	}
+	r, ok := inspectRelease(ctx, filepath.Join(dir, "bin", "postgres"))
+	if !ok {
+		return release{}, fmt.Errorf("the binaries of Postgres %s in %s do not run on this machine", version, dir)
+	}
+	r.name += " from Maven"
+	return r, nil
 }
 
-// installed returns the newest server in PATH or where Debian puts it, of a major version unless that is zero.
-func installed(wanted int) (bin string, ok bool) {
-	candidates, _ := filepath.Glob("/usr/lib/postgresql/*/bin/postgres")
+// installedRelease returns the newest release in PATH or where Debian puts it.
+func installedRelease(ctx context.Context, major int) (newest release, ok bool) {
+	candidates, _ := filepath.Glob("/usr/lib/postgresql/*/bin/postgres") // the pattern is well-formed
 	if path, err := exec.LookPath("postgres"); err == nil {
 		candidates = append(candidates, path)
 	}
-	newest := 0
 	for _, path := range candidates {
-		major := majorOf(path)
-		if major > newest && (wanted == 0 || major == wanted) {
-			newest, bin = major, filepath.Dir(path)
+		r, runs := inspectRelease(ctx, path)
+		if runs && r.major > newest.major && (major == 0 || major == r.major) {
+			newest, ok = r, true
 		}
 	}
-	return bin, newest > 0
+	return newest, ok
 }
 
-var versionPattern = regexp.MustCompile(`\(PostgreSQL\) (\d+)`)
+var versionPattern = regexp.MustCompile(`\((PostgreSQL)\) ((\d+)\S*)`)
 
-func versionOf(postgres string) string {
-	out, _ := exec.Command(postgres, "--version").Output() // no output: no version
-	return string(out)
-}
-
-func majorOf(postgres string) int {
-	match := versionPattern.FindStringSubmatch(versionOf(postgres))
-	if match == nil {
-		return 0
-	}
-	major, _ := strconv.Atoi(match[1]) // digits
-	return major
-}
-
-// unpack fetches the binaries of a version, once.
-func unpack(version embedded.PostgresVersion, log io.Writer) (string, error) {
-	dir, err := cacheDir("postgres-" + string(version))
+// inspectRelease asks a postgres binary what it is. PATH may have no more than a link to it, away from its siblings.
+func inspectRelease(ctx context.Context, postgres string) (release, bool) {
+	postgres, err := filepath.EvalSymlinks(postgres)
 	if err != nil {
-		return "", fmt.Errorf("unpack Postgres: %w", err)
+		return release{}, false
 	}
-	postgres := filepath.Join(dir, "bin", "postgres")
-	if _, err := os.Stat(postgres); err == nil {
-		return filepath.Dir(postgres), nil
+	bin := filepath.Dir(postgres)
+	if _, err := os.Stat(filepath.Join(bin, "initdb")); err != nil {
+		return release{}, false
 	}
-	tell(log, "fetching Postgres %s, once", version)
+	printed, err := output(ctx, nil, bin, postgres, "--version")
+	match := versionPattern.FindStringSubmatch(printed)
+	if err != nil || match == nil {
+		return release{}, false
+	}
+	major, err := strconv.Atoi(match[3])
+	return release{name: match[1] + " " + match[2], bin: bin, major: major}, err == nil
+}
+
+// unpackArtefact fetches the binaries of a version. The library does that as the first step of a start, which it is
+// then kept from by a locale that no machine has.
+func unpackArtefact(version embedded.PostgresVersion, dir string) error {
 	port, err := freePort()
 	if err != nil {
-		return "", err
+		return err
 	}
-	scratch, err := os.MkdirTemp("", "pombo-unpack-")
+	scratch, err := os.MkdirTemp("", "pombo-fetch-")
 	if err != nil {
-		return "", err
+		return err
 	}
-	defer func() { _ = os.RemoveAll(scratch) }()
-	// The library unpacks as the first step of a start. The start itself fails for root, and is not wanted anyway.
-	server := embedded.NewDatabase(embedded.DefaultConfig().Version(version).Port(uint32(port)).
-		BinariesPath(dir).CachePath(scratch).RuntimePath(filepath.Join(scratch, "run")).Logger(io.Discard))
-	started := server.Start()
-	if started == nil {
-		_ = server.Stop()
+	started := embedded.NewDatabase(embedded.DefaultConfig().Version(version).Port(uint32(port)).Locale("none").
+		BinariesPath(dir).CachePath(scratch).RuntimePath(filepath.Join(scratch, "run")).Logger(io.Discard)).Start()
+	if _, err := os.Stat(filepath.Join(dir, "bin", "postgres")); err != nil {
+		return errors.Join(started, os.RemoveAll(scratch))
 	}
-	if _, err := os.Stat(postgres); err != nil {
-		return "", fmt.Errorf("unpack Postgres %s: %w", version, errors.Join(started, err))
-	}
-	return filepath.Dir(postgres), nil
-}
-
-// databaseUser is who runs the server: initdb refuses root.
-func databaseUser() (*syscall.Credential, error) {
-	if os.Geteuid() != 0 {
-		return nil, nil
-	}
-	for _, name := range []string{"postgres", "nobody"} {
-		u, err := user.Lookup(name)
-		if err != nil {
-			continue
-		}
-		uid, err1 := strconv.ParseUint(u.Uid, 10, 32)
-		gid, err2 := strconv.ParseUint(u.Gid, 10, 32)
-		if err := errors.Join(err1, err2); err != nil {
-			return nil, fmt.Errorf("look up user %s: %w", name, err)
-		}
-		return &syscall.Credential{Uid: uint32(uid), Gid: uint32(gid)}, nil
-	}
-	return nil, errors.New("initdb refuses root, and there is no user postgres or nobody to run it as")
-}
-
-func initdb(bin, dir, data string, user *syscall.Credential) error {
-	if user != nil {
-		if err := os.Chown(dir, int(user.Uid), int(user.Gid)); err != nil {
-			return fmt.Errorf("give data folder to the database user: %w", err)
-		}
-	}
-	cmd := exec.Command(filepath.Join(bin, "initdb"), "-D", data, "-U", "postgres", "-A", "trust", "-E", "UTF8", "--locale=C", "--no-sync")
-	cmd.SysProcAttr = &syscall.SysProcAttr{Credential: user}
-	cmd.Dir = dir
-	if out, err := cmd.CombinedOutput(); err != nil {
-		return fmt.Errorf("initdb: %w: %s", err, out)
-	}
-	return nil
-}
-
-// joinClose closes what has been started before an error.
-func joinClose(err error, c *closer) error { return errors.Join(err, c.close()) }
-
-// run runs a command to its end; its error has the output.
-func run(ctx context.Context, dir, name string, args ...string) error {
-	cmd := exec.CommandContext(ctx, name, args...)
-	cmd.Dir = dir
-	out, err := cmd.CombinedOutput()
-	if err != nil {
-		return fmt.Errorf("%s %s: %w: %s", name, args[0], err, out[max(0, len(out)-2000):])
-	}
-	return nil
-}
-
-// sortedKeys makes files that are written from maps the same each time.
-func sortedKeys(m map[string]string) []string {
-	keys := make([]string, 0, len(m))
-	for k := range m {
-		keys = append(keys, k)
-	}
-	slices.Sort(keys)
-	return keys
+	return os.RemoveAll(scratch)
 }

@@ -6,8 +6,11 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"maps"
 	"os"
+	"os/exec"
 	"path/filepath"
+	"slices"
 	"strings"
 	"syscall"
 
@@ -17,19 +20,24 @@ import (
 // kafkaVersion is the Apache Kafka that is fetched.
 const kafkaVersion = "4.3.1"
 
-// kafkaProject is a Maven project whose dependencies are a broker.
+// kafkaProject is a Maven project whose dependencies are a broker. Log4j is of the version that this Kafka is built with.
 const kafkaProject = `<project>
   <modelVersion>4.0.0</modelVersion>
-  <groupId>pombo</groupId><artifactId>kafka</artifactId><version>1</version>
+  <groupId>pombo</groupId>
+  <artifactId>kafka</artifactId>
+  <version>1</version>
   <dependencies>
-    <dependency><groupId>org.apache.kafka</groupId><artifactId>kafka_2.13</artifactId><version>%[1]s</version></dependency>
-    <dependency><groupId>org.apache.kafka</groupId><artifactId>kafka-tools</artifactId><version>%[1]s</version></dependency>
+    <dependency><groupId>org.apache.kafka</groupId><artifactId>kafka_2.13</artifactId><version>` + kafkaVersion + `</version></dependency>
+    <dependency><groupId>org.apache.kafka</groupId><artifactId>kafka-tools</artifactId><version>` + kafkaVersion + `</version></dependency>
     <dependency><groupId>org.apache.logging.log4j</groupId><artifactId>log4j-slf4j-impl</artifactId><version>2.25.4</version></dependency>
   </dependencies>
 </project>
 `
 
-// kafkaLogging has the broker log what matters to standard output.
+// copyDependencies is the goal that puts a project's dependencies into a folder.
+const copyDependencies = "org.apache.maven.plugins:maven-dependency-plugin:3.8.1:copy-dependencies"
+
+// kafkaLogging has the broker log to standard output what matters.
 const kafkaLogging = `status = warn
 appender.console.type = Console
 appender.console.name = console
@@ -39,137 +47,108 @@ rootLogger.level = warn
 rootLogger.appenderRef.console.ref = console
 `
 
-// kafkaJars fetches the broker, once, and returns its class path.
-func kafkaJars(ctx context.Context, log io.Writer) (string, error) {
-	dir, err := cacheDir("kafka-" + kafkaVersion)
-	if err != nil {
-		return "", fmt.Errorf("fetch Kafka: %w", err)
-	}
-	unlock, err := lock(filepath.Join(dir, "lock"))
-	if err != nil {
-		return "", fmt.Errorf("fetch Kafka: %w", err)
-	}
-	defer unlock()
-	lib := filepath.Join(dir, "lib")
-	classPath := filepath.Join(lib, "*")
-	if _, err := os.Stat(lib); err == nil {
-		return classPath, nil
-	}
-	tell(log, "fetching Apache Kafka %s, once", kafkaVersion)
-	// It takes its place under its name only when it is whole.
-	partial := lib + ".partial"
-	err = errors.Join(
-		os.RemoveAll(partial),
-		os.WriteFile(filepath.Join(dir, "pom.xml"), fmt.Appendf(nil, kafkaProject, kafkaVersion), 0o600),
-	)
-	if err == nil {
-		err = run(ctx, dir, "mvn", "--batch-mode", "--quiet", "dependency:copy-dependencies", "-DincludeScope=runtime", "-DoutputDirectory="+partial)
-	}
-	if err == nil {
-		err = os.Rename(partial, lib)
-	}
-	if err != nil {
-		return "", fmt.Errorf("fetch Kafka: %w", err)
-	}
-	return classPath, nil
+// canRunKafka reports whether this machine has what runNative needs.
+func canRunKafka() bool {
+	_, java := exec.LookPath("java")
+	_, maven := exec.LookPath("mvn")
+	return java == nil && maven == nil
 }
 
-// lock waits for the only place in a file, so that two processes do not fetch the same.
-func lock(path string) (unlock func(), err error) {
-	f, err := os.OpenFile(path, os.O_CREATE|os.O_RDWR, 0o600)
+// runNative runs one broker that is its own controller, on a new data folder.
+func (k *Kafka) runNative(ctx context.Context, opts KafkaOptions) error {
+	java, err := exec.LookPath("java")
 	if err != nil {
-		return nil, err
+		return err
 	}
-	if err := syscall.Flock(int(f.Fd()), syscall.LOCK_EX); err != nil {
-		return nil, errors.Join(err, f.Close())
-	}
-	return func() { _ = f.Close() }, nil
-}
-
-// nativeKafka runs one broker that is its own controller.
-func nativeKafka(ctx context.Context, opts KafkaOptions) (*Kafka, error) {
-	classPath, err := kafkaJars(ctx, opts.Log)
+	jars, err := kafkaJars(ctx, opts.Log)
 	if err != nil {
-		return nil, err
+		return err
 	}
-	port, err := freePort()
+	broker, err := freePort()
 	if err != nil {
-		return nil, err
+		return err
 	}
 	controller, err := freePort()
 	if err != nil {
-		return nil, err
+		return err
 	}
 	dir, err := os.MkdirTemp("", "pombo-kafka-")
 	if err != nil {
-		return nil, err
+		return fmt.Errorf("make data folder: %w", err)
 	}
-	k := &Kafka{
-		brokers: []string{fmt.Sprintf("127.0.0.1:%d", port)},
-		origin:  "a process of this machine, Apache Kafka " + kafkaVersion,
-		real:    true,
+	k.instance.atClose(func() error { return os.RemoveAll(dir) })
+	k.brokers, k.logFile = []string{loopback(broker)}, filepath.Join(dir, "kafka.log")
+	k.instance.origin = "native Apache Kafka " + kafkaVersion
+
+	files := kafkaFiles{dir: dir, jars: jars}
+	settings := kafkaSettings("127.0.0.1", broker, controller, loopback(broker), filepath.Join(dir, "data"), opts.Settings)
+	if err := files.write(settings); err != nil {
+		return err
 	}
-	k.clean.add(func() error { return os.RemoveAll(dir) })
-	properties := filepath.Join(dir, "server.properties")
-	logging := filepath.Join(dir, "log4j2.properties")
-	err = errors.Join(
-		os.WriteFile(properties, kafkaProperties(dir, port, controller, opts.Settings), 0o600),
-		os.WriteFile(logging, []byte(kafkaLogging), 0o600),
-	)
-	// A small heap and a serial collector: the broker shares the machine with what it serves.
-	java := []string{"-Xms256m", "-Xmx512m", "-XX:+UseSerialGC", "-Dlog4j2.configurationFile=" + logging, "-cp", classPath}
-	if err == nil {
-		err = run(ctx, dir, "java", append(java, "kafka.tools.StorageTool", "format", "--config", properties, "--cluster-id", clusterID(), "--standalone")...)
+	if _, err := output(ctx, nil, dir, java, files.formatCommand()...); err != nil {
+		return fmt.Errorf("format storage: %w", err)
 	}
+	proc, err := startProcess(spec{
+		path: java, args: files.brokerCommand(opts.Optimize), dir: dir, logFile: k.logFile, onDeath: syscall.SIGKILL,
+	})
 	if err != nil {
-		return nil, joinClose(err, &k.clean)
+		return err
 	}
-	k.restart = func(ctx context.Context) (*process, error) {
-		proc, err := start(spec{
-			path: "/usr/bin/env", args: append(append([]string{"java"}, java...), "kafka.Kafka", properties),
-			logFile: filepath.Join(dir, "log"), onDeath: syscall.SIGKILL,
-		})
-		if err != nil {
-			return nil, err
+	k.instance.server = proc
+	k.instance.atClose(func() error { return k.instance.quit(syscall.SIGKILL) })
+	return k.instance.await(ctx)
+}
+
+// kafkaJars fetches the broker, once, and returns the folder of its jars.
+func kafkaJars(ctx context.Context, log io.Writer) (string, error) {
+	return cached(ctx, log, "kafka-"+kafkaVersion, func(dir string) error {
+		if err := os.WriteFile(filepath.Join(dir, "pom.xml"), []byte(kafkaProject), 0o600); err != nil {
+			return err
 		}
-		return proc, proc.await(ctx, k.ready)
-	}
-	k.clean.add(func() error { return k.proc.quit(syscall.SIGKILL) })
-	if k.proc, err = k.restart(ctx); err != nil {
-		return nil, joinClose(err, &k.clean)
-	}
-	return k, nil
+		_, err := output(ctx, nil, dir, "mvn", "--batch-mode", "--quiet", copyDependencies, "-DincludeScope=runtime", "-DoutputDirectory="+dir)
+		return err
+	})
 }
 
-// clusterID is a new id in the form that Kafka wants: 16 bytes in URL-safe base64.
-func clusterID() string {
-	id := uuid.New()
-	return base64.RawURLEncoding.EncodeToString(id[:])
+// kafkaFiles are the files of one broker.
+type kafkaFiles struct{ dir, jars string }
+
+func (f kafkaFiles) properties() string { return filepath.Join(f.dir, "server.properties") }
+func (f kafkaFiles) logging() string    { return filepath.Join(f.dir, "log4j2.properties") }
+
+func (f kafkaFiles) write(settings map[string]string) error {
+	var lines strings.Builder
+	for _, name := range slices.Sorted(maps.Keys(settings)) {
+		fmt.Fprintf(&lines, "%s=%s\n", name, strings.ReplaceAll(settings[name], `\`, `\\`))
+	}
+	err := errors.Join(
+		os.WriteFile(f.properties(), []byte(lines.String()), 0o600),
+		os.WriteFile(f.logging(), []byte(kafkaLogging), 0o600),
+	)
+	if err != nil {
+		return fmt.Errorf("configure: %w", err)
+	}
+	return nil
 }
 
-func kafkaProperties(dir string, port, controller int, more map[string]string) []byte {
-	all := map[string]string{
-		"process.roles":                            "broker,controller",
-		"node.id":                                  "1",
-		"controller.quorum.bootstrap.servers":      fmt.Sprintf("127.0.0.1:%d", controller),
-		"listeners":                                fmt.Sprintf("PLAINTEXT://127.0.0.1:%d,CONTROLLER://127.0.0.1:%d", port, controller),
-		"advertised.listeners":                     fmt.Sprintf("PLAINTEXT://127.0.0.1:%d", port),
-		"controller.listener.names":                "CONTROLLER",
-		"log.dirs":                                 filepath.Join(dir, "data"),
-		"num.partitions":                           "4",
-		"offsets.topic.replication.factor":         "1",
-		"offsets.topic.num.partitions":             "1",
-		"transaction.state.log.replication.factor": "1",
-		"transaction.state.log.min.isr":            "1",
-		"transaction.state.log.num.partitions":     "1",
-		"group.initial.rebalance.delay.ms":         "0",
+// quickStart are Java's flags for a start with half the work: code is compiled, but not optimised.
+var quickStart = []string{"-XX:TieredStopAtLevel=1", "-Xshare:auto"}
+
+func (f kafkaFiles) formatCommand() []string {
+	id := uuid.New() // 16 bytes in URL-safe base64: what Kafka wants
+	return slices.Concat(quickStart, f.java(),
+		[]string{"kafka.tools.StorageTool", "format", "--config", f.properties(), "--cluster-id", base64.RawURLEncoding.EncodeToString(id[:])})
+}
+
+func (f kafkaFiles) brokerCommand(optimize bool) []string {
+	command := append(f.java(), "kafka.Kafka", f.properties())
+	if optimize {
+		return command
 	}
-	for name, value := range more {
-		all[name] = value
-	}
-	var b strings.Builder
-	for _, name := range sortedKeys(all) {
-		fmt.Fprintf(&b, "%s=%s\n", name, all[name])
-	}
-	return []byte(b.String())
+	return slices.Concat(quickStart, command)
+}
+
+// java is how both programs start. The broker shares the machine with what it serves: a small heap, one collector thread.
+func (f kafkaFiles) java() []string {
+	return []string{"-Xms256m", "-Xmx512m", "-XX:+UseSerialGC", "-Dlog4j2.configurationFile=" + f.logging(), "-cp", filepath.Join(f.jars, "*")}
 }

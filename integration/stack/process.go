@@ -1,62 +1,117 @@
 package stack
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"os"
 	"os/exec"
+	"path/filepath"
 	"runtime"
-	"strings"
 	"sync"
 	"syscall"
-	"time"
 )
-
-// process is a server that runs as a child. The kernel ends it when this process dies.
-type process struct {
-	cmd     *exec.Cmd
-	logFile string
-	exited  chan struct{}
-}
 
 // spec says how to start a process.
 type spec struct {
 	path    string
 	args    []string
-	env     []string // beside the environment of this process
-	logFile string
-	user    *syscall.Credential
-	onDeath syscall.Signal // what the kernel sends when this process dies
+	dir     string
+	logFile string              // of standard output and standard error
+	account *syscall.Credential // nil: as this process
+	onDeath syscall.Signal      // what it gets when this process dies
 }
 
-func start(s spec) (*process, error) {
-	logFile, err := os.OpenFile(s.logFile, os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o600)
+// process is a server that runs as a child of this process.
+type process struct {
+	spec spec
+	cmd  *exec.Cmd
+	gone chan struct{} // of the last start
+}
+
+func startProcess(s spec) (*process, error) {
+	p := &process{spec: s}
+	return p, p.run()
+}
+
+func (p *process) start(context.Context) error { return p.run() }
+
+// run forks. A pipe that the child and all its children inherit tells when the last of them is gone: backends outlive a
+// killed postmaster for a moment, and until then it cannot be started again.
+func (p *process) run() error {
+	log, err := os.OpenFile(p.spec.logFile, os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o600)
 	if err != nil {
-		return nil, fmt.Errorf("open log: %w", err)
+		return fmt.Errorf("open log: %w", err)
 	}
-	defer func() { _ = logFile.Close() }() // the child has it
-	cmd := exec.Command(s.path, s.args...)
-	cmd.Env = append(os.Environ(), s.env...)
-	cmd.Stdout, cmd.Stderr = logFile, logFile
-	cmd.SysProcAttr = &syscall.SysProcAttr{
-		Setpgid:    true, // Ctrl-C is ours to pass on
-		Pdeathsig:  s.onDeath,
-		Credential: s.user,
+	defer func() { _ = log.Close() }() // the child has its own
+	alive, inherited, err := os.Pipe()
+	if err != nil {
+		return fmt.Errorf("make pipe: %w", err)
 	}
-	if err := fork(cmd); err != nil {
-		return nil, fmt.Errorf("start %s: %w", s.path, err)
+	defer func() { _ = inherited.Close() }() // or the pipe would never end
+	p.cmd = exec.Command(p.spec.path, p.spec.args...)
+	p.cmd.Dir = p.spec.dir
+	p.cmd.Stdout, p.cmd.Stderr = log, log
+	p.cmd.ExtraFiles = []*os.File{inherited}
+	p.cmd.SysProcAttr = childAttributes(p.spec.account, p.spec.onDeath)
+	if err := fork(p.cmd); err != nil {
+		return errors.Join(fmt.Errorf("run %s: %w", filepath.Base(p.spec.path), err), alive.Close())
 	}
-	p := &process{cmd: cmd, logFile: s.logFile, exited: make(chan struct{})}
-	go func() {
-		_ = cmd.Wait() // how it ended does not matter, that it did does
-		close(p.exited)
-	}()
-	return p, nil
+	p.gone = make(chan struct{})
+	go reap(p.cmd, alive, p.gone)
+	return nil
 }
 
-// fork starts cmd from a thread that lives as long as this process: the kernel sends the death signal when
-// the thread ends that forked, and Go ends threads as it likes.
+// reap waits for a process and for what it left behind. How they ended does not matter, and the log has it.
+func reap(cmd *exec.Cmd, alive *os.File, gone chan<- struct{}) {
+	_ = cmd.Wait()
+	_, _ = io.Copy(io.Discard, alive)
+	_ = alive.Close()
+	close(gone)
+}
+
+func (p *process) exited() <-chan struct{} { return p.gone }
+
+func (p *process) signal(sig syscall.Signal) error {
+	if err := p.cmd.Process.Signal(sig); !errors.Is(err, os.ErrProcessDone) {
+		return err
+	}
+	return nil
+}
+
+// logTailBytes is how much of a log goes into an error.
+const logTailBytes = 3000
+
+func (p *process) logTail() string {
+	data, err := os.ReadFile(p.spec.logFile)
+	if err != nil {
+		return err.Error()
+	}
+	return string(bytes.TrimSpace(data[max(0, len(data)-logTailBytes):]))
+}
+
+// output runs a command to its end and returns what it printed. An error has the end of that too.
+func output(ctx context.Context, account *syscall.Credential, dir, name string, args ...string) (string, error) {
+	var out bytes.Buffer
+	cmd := exec.CommandContext(ctx, name, args...)
+	cmd.Dir = dir
+	cmd.Stdout, cmd.Stderr = &out, &out
+	cmd.SysProcAttr = childAttributes(account, syscall.SIGKILL)
+	err := fork(cmd)
+	if err == nil {
+		err = cmd.Wait()
+	}
+	if err != nil {
+		tail := out.Bytes()[max(0, out.Len()-logTailBytes):]
+		return "", fmt.Errorf("%s: %w: %s", filepath.Base(name), err, bytes.TrimSpace(tail))
+	}
+	return out.String(), nil
+}
+
+// fork starts cmd from a thread that lives as long as this process. The kernel sends a child its death signal when the
+// thread ends that forked it, and Go ends threads as it likes.
 func fork(cmd *exec.Cmd) error {
 	result := make(chan error)
 	forker() <- func() { result <- cmd.Start() }
@@ -73,65 +128,3 @@ var forker = sync.OnceValue(func() chan<- func() {
 	}()
 	return work
 })
-
-// signal sends a signal and does not wait.
-func (p *process) signal(s syscall.Signal) error { return p.cmd.Process.Signal(s) }
-
-// end sends a signal and waits until the process has ended.
-func (p *process) end(ctx context.Context, s syscall.Signal) error {
-	if err := p.signal(s); err != nil && !errors.Is(err, os.ErrProcessDone) {
-		return fmt.Errorf("signal %d: %w", p.cmd.Process.Pid, err)
-	}
-	select {
-	case <-p.exited:
-		return nil
-	case <-ctx.Done():
-		return fmt.Errorf("wait for the end of process %d: %w", p.cmd.Process.Pid, context.Cause(ctx))
-	}
-}
-
-// quitTimeout is how long a server gets to end before it is killed.
-const quitTimeout = 10 * time.Second
-
-// quit ends the process for good, by force if it has to be.
-func (p *process) quit(s syscall.Signal) error {
-	if p == nil {
-		return nil
-	}
-	ctx, cancel := context.WithTimeout(context.Background(), quitTimeout)
-	defer cancel()
-	if p.end(ctx, s) == nil {
-		return nil
-	}
-	return p.end(context.Background(), syscall.SIGKILL)
-}
-
-// await polls ready until it succeeds, the process dies or ctx ends. Its error has the last lines of the log.
-func (p *process) await(ctx context.Context, ready func(context.Context) error) error {
-	ctx, cancel := context.WithTimeout(ctx, startTimeout)
-	defer cancel()
-	tick := time.NewTicker(pollInterval)
-	defer tick.Stop()
-	for {
-		err := ready(ctx)
-		if err == nil {
-			return nil
-		}
-		select {
-		case <-p.exited:
-			return fmt.Errorf("it ended at once; its log ends with:\n%s", p.logTail())
-		case <-ctx.Done():
-			return fmt.Errorf("it does not answer: %w; its log ends with:\n%s", err, p.logTail())
-		case <-tick.C:
-		}
-	}
-}
-
-func (p *process) logTail() string {
-	data, err := os.ReadFile(p.logFile)
-	if err != nil {
-		return err.Error()
-	}
-	lines := strings.Split(strings.TrimSpace(string(data)), "\n")
-	return strings.Join(lines[max(0, len(lines)-15):], "\n")
-}

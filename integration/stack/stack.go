@@ -2,56 +2,27 @@
 //
 // Postgres and Kafka each come from the first of these that is there:
 //
-//  1. servers that POMBO_TEST_POSTGRES (the DSN of a superuser) and POMBO_TEST_BROKERS (host:port, comma separated) name;
+//  1. servers that POMBO_TEST_POSTGRES (the URL of a superuser) and POMBO_TEST_BROKERS (host:port, comma separated) name;
 //  2. Docker, where an engine answers; POMBO_TEST_POSTGRES_IMAGE and POMBO_TEST_KAFKA_IMAGE choose the images;
-//  3. processes of this machine: an installed Postgres, or one unpacked from a Maven artefact, of the major version
-//     that POMBO_TEST_POSTGRES_VERSION names; Apache Kafka from Maven artefacts, where there are Java and Maven;
-//  4. for Kafka only, a broker inside this process. POMBO_TEST_REAL=1 refuses it.
+//  3. processes of this machine: an installed Postgres, or else one from a Maven artefact; Apache Kafka from Maven
+//     artefacts, where there are Java and Maven. What is fetched is kept in a cache folder;
+//  4. for Kafka only, a broker inside this process that is not Apache Kafka. POMBO_TEST_REAL=1 refuses it.
 //
-// Whatever was started listens on loopback, on free ports, keeps its data in a temporary folder, and ends with the process
-// that started it, even if that is killed.
+// POMBO_TEST_POSTGRES_VERSION is the major version to take of Postgres, instead of the newest that is installed.
+// POMBO_TEST_KAFKA forces the way to a broker: docker, native or embedded.
+//
+// Whatever was started listens on loopback, on free ports, and ends with the process that started it, even if that is
+// killed (a container: after an hour). Its temporary folder goes with Close.
 package stack
 
 import (
-	"errors"
+	"context"
 	"fmt"
 	"io"
+	"math/rand/v2"
 	"net"
-	"os"
-	"path/filepath"
 	"time"
 )
-
-// startTimeout is how long a server may take to answer.
-const startTimeout = time.Minute
-
-// pollInterval is how often a server is asked whether it is there.
-const pollInterval = 50 * time.Millisecond
-
-// errUnsupported says that a server that was not started as a process of this machine cannot be broken at will.
-func errUnsupported(what, origin string) error {
-	return fmt.Errorf("%s: %w by a server that is %s", what, errors.ErrUnsupported, origin)
-}
-
-// freePort returns a loopback port that was free a moment ago.
-func freePort() (int, error) {
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		return 0, fmt.Errorf("find a free port: %w", err)
-	}
-	defer func() { _ = l.Close() }()
-	return l.Addr().(*net.TCPAddr).Port, nil
-}
-
-// cacheDir is a folder for what is fetched once and used by every later run.
-func cacheDir(name string) (string, error) {
-	base, err := os.UserCacheDir()
-	if err != nil {
-		base = os.TempDir()
-	}
-	dir := filepath.Join(base, "pombo", name)
-	return dir, os.MkdirAll(dir, 0o755) //nolint:gosec // the database user reads the binaries in it
-}
 
 // tell writes a line of progress, if anybody wants to know.
 func tell(w io.Writer, format string, args ...any) {
@@ -60,16 +31,46 @@ func tell(w io.Writer, format string, args ...any) {
 	}
 }
 
-// closer collects what has to be undone, and undoes it in reverse.
-type closer struct{ steps []func() error }
+// Ports for servers come from below the range that the kernel gives to outgoing connections. In that range a client that
+// calls a server which is down can take the server's port, even by connecting to itself, and the server cannot come back.
+const (
+	lowestPort  = 15000
+	highestPort = 32000
+)
 
-func (c *closer) add(step func() error) { c.steps = append(c.steps, step) }
-
-func (c *closer) close() error {
+// freePort returns a loopback port that was free a moment ago.
+func freePort() (int, error) {
 	var err error
-	for i := len(c.steps) - 1; i >= 0; i-- {
-		err = errors.Join(err, c.steps[i]())
+	for range 100 {
+		port := lowestPort + rand.IntN(highestPort-lowestPort)
+		var l net.Listener
+		if l, err = net.Listen("tcp", loopback(port)); err == nil {
+			return port, l.Close()
+		}
 	}
-	c.steps = nil
-	return err
+	return 0, fmt.Errorf("find a free port: %w", err)
+}
+
+// loopback is the address of a port for this machine only.
+func loopback(port int) string { return fmt.Sprintf("127.0.0.1:%d", port) }
+
+// pollInterval is how often a condition is looked at that nobody announces.
+const pollInterval = 50 * time.Millisecond
+
+// poll calls done until it is true, ctx ends or gone is closed, and reports whether it became true.
+func poll(ctx context.Context, gone <-chan struct{}, done func() bool) bool {
+	tick := time.NewTicker(pollInterval)
+	defer tick.Stop()
+	for {
+		if done() {
+			return true
+		}
+		select {
+		case <-gone:
+			return false
+		case <-ctx.Done():
+			return false
+		case <-tick.C:
+		}
+	}
 }

@@ -5,12 +5,12 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"os"
 	"os/exec"
 	"path/filepath"
-	"strconv"
+	"runtime"
 	"strings"
-	"syscall"
 	"testing"
 	"time"
 
@@ -21,150 +21,196 @@ import (
 	"github.com/pombo-cdc/pombo/integration/stack"
 )
 
-// childEnv makes the test binary start servers and wait to be killed.
-const childEnv = "POMBO_STACK_TEST_CHILD"
+// starterEnv makes the test binary a process that starts servers and waits to be killed.
+const starterEnv = "POMBO_STACK_TEST_STARTER"
 
 func TestMain(m *testing.M) {
-	if os.Getenv(childEnv) != "" {
-		child()
+	if os.Getenv(starterEnv) == "" {
+		m.Run()
 		return
 	}
-	m.Run()
+	if err := startAndWait(); err != nil {
+		fmt.Println(err)
+	}
 }
 
-func testContext(t *testing.T) context.Context {
-	ctx, cancel := context.WithTimeout(t.Context(), 2*time.Minute)
-	t.Cleanup(cancel)
-	return ctx
+// startAndWait says on standard output when the servers are there, and stays until standard input ends.
+func startAndWait() error {
+	ctx := context.Background()
+	if _, err := stack.StartPostgres(ctx, stack.PostgresOptions{}); err != nil {
+		return err
+	}
+	if _, err := stack.StartKafka(ctx, stack.KafkaOptions{}); err != nil {
+		return err
+	}
+	fmt.Println("started")
+	_, err := io.Copy(io.Discard, os.Stdin)
+	return err
 }
 
-func TestPostgresKeepsItsDataOverStopsAndCrashes(t *testing.T) {
-	ctx := testContext(t)
-	p, err := stack.StartPostgres(ctx, stack.PostgresOptions{Settings: map[string]string{"work_mem": "5MB"}})
+func startPostgres(t *testing.T, settings map[string]string) *stack.Postgres {
+	t.Helper()
+	p, err := stack.StartPostgres(t.Context(), stack.PostgresOptions{Settings: settings, Log: t.Output()})
 	require.NoError(t, err)
 	t.Cleanup(func() { require.NoError(t, p.Close()) })
-	dsn, err := p.CreateDatabase(ctx, `Odd "name"`)
-	require.NoError(t, err)
-
-	query := func(sql string) (result string) {
-		conn, err := pgx.Connect(ctx, dsn)
-		require.NoError(t, err)
-		defer func() { _ = conn.Close(ctx) }()
-		require.NoError(t, conn.QueryRow(ctx, sql).Scan(&result))
-		return result
-	}
-	require.Equal(t, "logical", query("SHOW wal_level"))
-	require.Equal(t, "5MB", query("SHOW work_mem"))
-	conn, err := pgx.Connect(ctx, dsn)
-	require.NoError(t, err)
-	_, err = conn.Exec(ctx, "CREATE TABLE kept AS SELECT 'here'::text AS v")
-	require.NoError(t, err)
-	require.NoError(t, conn.Close(ctx))
-	for _, mode := range []stack.StopMode{stack.Fast, stack.Smart, stack.Immediate} {
-		err := p.Stop(ctx, mode)
-		if errors.Is(err, errors.ErrUnsupported) {
-			return // a server that was given: nothing more to prove here
-		}
-		require.NoError(t, err)
-		require.NoError(t, p.Start(ctx))
-		require.Equal(t, "here", query("SELECT v FROM kept"))
-	}
+	return p
 }
 
-func TestKafkaKeepsItsRecordsOverStopsAndCrashes(t *testing.T) {
-	ctx := testContext(t)
-	k, err := stack.StartKafka(ctx, stack.KafkaOptions{})
+func startKafka(t *testing.T) *stack.Kafka {
+	t.Helper()
+	k, err := stack.StartKafka(t.Context(), stack.KafkaOptions{Log: t.Output()})
 	require.NoError(t, err)
 	t.Cleanup(func() { require.NoError(t, k.Close()) })
+	return k
+}
 
+// must fails the test on an error, but skips the rest of it where the server is of a kind that cannot do this.
+func must(t *testing.T, err error) {
+	t.Helper()
+	if errors.Is(err, errors.ErrUnsupported) {
+		t.Skip(err)
+	}
+	require.NoError(t, err)
+}
+
+// ask opens a session of its own, as the server may have been away.
+func ask(t *testing.T, dsn, sql string) (answer string) {
+	t.Helper()
+	conn, err := pgx.Connect(t.Context(), dsn)
+	require.NoError(t, err)
+	defer func() { _ = conn.Close(context.Background()) }()
+	require.NoError(t, conn.QueryRow(t.Context(), sql).Scan(&answer))
+	return answer
+}
+
+func TestPostgresKeepsItsDataOverStopsAndKills(t *testing.T) {
+	p := startPostgres(t, map[string]string{"cluster_name": `it's a \ name`})
+	dsn, err := p.CreateDatabase(t.Context(), `Odd "name"`)
+	require.NoError(t, err)
+	require.Equal(t, "logical", ask(t, dsn, "SHOW wal_level"))
+	if p.LogFile() != "" {
+		require.Equal(t, `it's a \ name`, ask(t, p.SocketDSN("postgres"), "SHOW cluster_name"))
+		require.FileExists(t, filepath.Join(p.BinDir(), "pg_recvlogical"))
+	}
+	conn, err := pgx.Connect(t.Context(), dsn)
+	require.NoError(t, err)
+	_, err = conn.Exec(t.Context(), "CREATE TABLE kept AS SELECT 'here' AS v")
+	require.NoError(t, err)
+	require.NoError(t, conn.Close(t.Context()))
+
+	for _, mode := range []stack.StopMode{stack.Smart, stack.Fast, stack.Immediate, stack.Kill} {
+		must(t, p.Stop(t.Context(), mode))
+		_, err := pgx.Connect(t.Context(), dsn)
+		require.Error(t, err)
+		require.NoError(t, p.Start(t.Context()))
+		require.Equal(t, "here", ask(t, dsn, "SELECT v FROM kept"))
+	}
+	require.ErrorContains(t, p.Start(t.Context()), "runs already")
+}
+
+func TestPostgresThatCannotStartSaysWhy(t *testing.T) {
+	_, err := stack.StartPostgres(t.Context(), stack.PostgresOptions{Settings: map[string]string{"max_connections": "few"}})
+	if err == nil {
+		t.Skip("the server was given")
+	}
+	require.ErrorContains(t, err, `"few"`)
+}
+
+// kafkaClient notices within seconds that nobody answers.
+func kafkaClient(t *testing.T, k *stack.Kafka) sarama.Client {
+	t.Helper()
 	conf := sarama.NewConfig()
+	conf.Net.DialTimeout, conf.Net.ReadTimeout, conf.Net.WriteTimeout = time.Second, time.Second, time.Second
+	conf.Metadata.Retry.Max = 2 // a new topic has no leader at once
 	conf.Producer.Return.Successes = true
 	client, err := sarama.NewClient(k.Brokers(), conf)
 	require.NoError(t, err)
 	t.Cleanup(func() { _ = client.Close() })
+	return client
+}
+
+// produce sends one record and returns its offset.
+func produce(t *testing.T, client sarama.Client, topic string) int64 {
+	t.Helper()
 	producer, err := sarama.NewSyncProducerFromClient(client)
 	require.NoError(t, err)
-	t.Cleanup(func() { _ = producer.Close() })
+	defer func() { require.NoError(t, producer.Close()) }()
+	_, offset, err := producer.SendMessage(&sarama.ProducerMessage{Topic: topic, Key: sarama.StringEncoder("key"), Value: sarama.StringEncoder("value")})
+	require.NoError(t, err)
+	return offset
+}
 
-	produce := func() {
-		_, _, err := producer.SendMessage(&sarama.ProducerMessage{Topic: "kept", Partition: 0, Value: sarama.StringEncoder("v")})
-		require.NoError(t, err)
-	}
-	records := func() (n int64) {
-		partitions, err := client.Partitions("kept")
-		require.NoError(t, err)
-		for _, id := range partitions {
-			end, err := client.GetOffset("kept", id, sarama.OffsetNewest)
-			require.NoError(t, err)
-			n += end
-		}
-		return n
-	}
-	produce()
-	require.EqualValues(t, 1, records())
+func TestKafkaKeepsItsRecordsOverStopAndKill(t *testing.T) {
+	k := startKafka(t)
+	topic := fmt.Sprintf("kept-%d", time.Now().UnixNano())
+	require.EqualValues(t, 0, produce(t, kafkaClient(t, k), topic))
 	for i, end := range []func(context.Context) error{k.Stop, k.Kill} {
-		err := end(ctx)
-		if errors.Is(err, errors.ErrUnsupported) {
-			return // a broker that cannot be stopped: nothing more to prove here
-		}
-		require.NoError(t, err)
-		require.NoError(t, k.Start(ctx))
-		produce()
-		require.EqualValues(t, i+2, records())
+		must(t, end(t.Context()))
+		_, err := sarama.NewClient(k.Brokers(), nil)
+		require.Error(t, err)
+		require.NoError(t, k.Start(t.Context()))
+		require.EqualValues(t, i+1, produce(t, kafkaClient(t, k), topic))
 	}
+}
+
+func TestPausedKafkaIsSilentUntilItIsResumed(t *testing.T) {
+	k := startKafka(t)
+	client := kafkaClient(t, k)
+	must(t, k.Pause())
+	require.Error(t, client.RefreshMetadata())
+	require.NoError(t, k.Resume())
+	require.NoError(t, client.RefreshMetadata())
 }
 
 func TestTheEmbeddedBrokerIsRefusedWhereARealOneIsDemanded(t *testing.T) {
-	t.Setenv("PATH", t.TempDir()) // no java
-	t.Setenv("DOCKER_HOST", "tcp://127.0.0.1:1")
-	t.Setenv("POMBO_TEST_BROKERS", "")
-
+	t.Setenv("POMBO_TEST_KAFKA", "embedded")
 	t.Setenv("POMBO_TEST_REAL", "1")
 	_, err := stack.StartKafka(t.Context(), stack.KafkaOptions{})
-	require.ErrorContains(t, err, "POMBO_TEST_REAL")
+	require.ErrorContains(t, err, "POMBO_TEST_REAL=1 refuses")
 
 	t.Setenv("POMBO_TEST_REAL", "")
-	k, err := stack.StartKafka(t.Context(), stack.KafkaOptions{})
-	require.NoError(t, err)
+	k := startKafka(t)
 	require.False(t, k.Real())
-	require.NoError(t, k.Close())
+	require.EqualValues(t, 0, produce(t, kafkaClient(t, k), "topic"))
+	require.ErrorIs(t, k.Kill(t.Context()), errors.ErrUnsupported)
 }
 
 func TestServersEndWithAKilledStarter(t *testing.T) {
+	if runtime.GOOS != "linux" {
+		t.Skip("only Linux tells a child that its parent died")
+	}
+	dir, err := os.MkdirTemp("", "pombo-test-") // of a short name, for the sockets in it
+	require.NoError(t, err)
+	require.NoError(t, os.Chmod(dir, 0o755)) // for the account that runs Postgres
+	t.Cleanup(func() { require.NoError(t, os.RemoveAll(dir)) })
+
 	cmd := exec.Command(os.Args[0])
-	cmd.Env = append(os.Environ(), childEnv+"=1", "POMBO_TEST_POSTGRES=", "DOCKER_HOST=tcp://127.0.0.1:1")
-	cmd.Stderr = os.Stderr
-	out, err := cmd.StdoutPipe()
+	cmd.Env = append(os.Environ(), starterEnv+"=1", "TMPDIR="+dir, "POMBO_TEST_KAFKA=native", "POMBO_TEST_POSTGRES=", "DOCKER_HOST=unix:///nowhere")
+	stdin, err := cmd.StdinPipe()
+	require.NoError(t, err)
+	defer func() { _ = stdin.Close() }()
+	stdout, err := cmd.StdoutPipe()
 	require.NoError(t, err)
 	require.NoError(t, cmd.Start())
-	line, err := bufio.NewReader(out).ReadString('\n')
+	line, err := bufio.NewReader(stdout).ReadString('\n')
 	require.NoError(t, err)
-	pid, err := strconv.Atoi(strings.TrimSpace(line))
-	require.NoError(t, err)
+	require.Equal(t, "started\n", line)
+	require.Greater(t, len(processesIn(t, dir)), 2, "a postmaster, its children and a broker")
+
 	require.NoError(t, cmd.Process.Kill())
-	_ = cmd.Wait()
-
-	require.Eventually(t, func() bool { return errors.Is(syscall.Kill(pid, 0), syscall.ESRCH) || zombie(pid) },
-		30*time.Second, 20*time.Millisecond, "the server outlives the process that started it")
+	_ = cmd.Wait() // killed
+	require.Eventually(t, func() bool { return len(processesIn(t, dir)) == 0 }, 30*time.Second, 20*time.Millisecond)
 }
 
-func zombie(pid int) bool {
-	stat, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
-	return err != nil || strings.Contains(string(stat), ") Z ")
-}
-
-// child prints the process id of a server and waits for its end.
-func child() {
-	p, err := stack.StartPostgres(context.Background(), stack.PostgresOptions{})
-	if err != nil {
-		panic(err)
+// processesIn are the living processes that work in a folder, which all that is started here do.
+func processesIn(t *testing.T, dir string) (links []string) {
+	t.Helper()
+	all, err := filepath.Glob("/proc/[0-9]*/cwd")
+	require.NoError(t, err)
+	for _, link := range all {
+		if cwd, err := os.Readlink(link); err == nil && strings.HasPrefix(cwd, dir) {
+			links = append(links, link)
+		}
 	}
-	pidFile := filepath.Join(filepath.Dir(p.LogFile()), "data", "postmaster.pid")
-	content, err := os.ReadFile(pidFile)
-	if err != nil {
-		panic(err)
-	}
-	pid, _, _ := strings.Cut(string(content), "\n")
-	fmt.Println(pid)
-	select {}
+	return links
 }

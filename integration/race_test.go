@@ -1,0 +1,6 @@
+//go:build race
+
+package integration
+
+// raceFlags build the connector under test with the race detector when the tests are.
+var raceFlags = []string{"-race"}
