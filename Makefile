@@ -1,0 +1,45 @@
+# The targets of this file are listed by `make help`.
+
+GOLANGCI_VERSION := v2.15.0
+VERSION          := $(shell git describe --tags --always --dirty 2>/dev/null || echo dev)
+LDFLAGS          := -s -w -X github.com/pombo-cdc/pombo/cli.Version=$(VERSION)
+FUZZTIME         ?= 1m
+TESTFLAGS        ?=
+
+export CGO_ENABLED ?= 0
+
+.DEFAULT_GOAL := help
+.PHONY: help build demo test test-race lint fuzz bench clean
+
+help: ## list the targets
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  %-10s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+
+build: ## build bin/pombo
+	go build -trimpath -ldflags '$(LDFLAGS)' -o bin/pombo .
+
+demo: build ## run the main job on a throw-away Postgres and Kafka, about 20 s
+	go run ./examples/demo
+
+test: build ## run all tests; POMBO_TEST_REAL=1 refuses the embedded Kafka
+	go test -timeout 15m $(TESTFLAGS) ./...
+
+test-race: build ## run all tests with the race detector, the connector under test included
+	CGO_ENABLED=1 go test -race -timeout 30m $(TESTFLAGS) ./...
+
+lint: ## check the code with golangci-lint
+	go run github.com/golangci/golangci-lint/v2/cmd/golangci-lint@$(GOLANGCI_VERSION) run ./...
+
+fuzz: ## fuzz every decoder and parser, FUZZTIME (1m) each
+	@go list -f '{{.ImportPath}} {{.Dir}}' ./... | while read -r package dir; do \
+	  for target in $$(grep -hoE '^func Fuzz[A-Za-z0-9_]+' "$$dir"/*_test.go 2>/dev/null | cut -d' ' -f2); do \
+	    echo "$$package $$target"; \
+	    go test -run '^$$' -fuzz "^$$target$$" -fuzztime $(FUZZTIME) "$$package" || exit 1; \
+	  done; \
+	done
+
+bench: build ## measure the drain beside pg_recvlogical
+	go run ./bench
+
+clean: ## remove what the other targets made
+	rm -rf bin bench/results
+	go clean -testcache
