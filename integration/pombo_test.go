@@ -1,18 +1,18 @@
 package integration
 
 import (
-	"bytes"
 	"context"
 	"os"
 	"os/exec"
 	"strconv"
 	"strings"
-	"sync"
 	"syscall"
 	"testing"
 	"time"
 
 	"github.com/stretchr/testify/require"
+
+	"github.com/pombo-cdc/pombo/integration/workload"
 )
 
 // patience is how long a condition may take on a slow, busy machine before a test gives up.
@@ -22,14 +22,14 @@ const patience = 90 * time.Second
 type process struct {
 	t      *testing.T
 	cmd    *exec.Cmd
-	out    *transcript
+	out    *workload.Transcript
 	exited chan struct{}
 }
 
 // start runs pombo in the background; it is killed at the end of the test if it still runs.
 func start(t *testing.T, args ...string) *process {
 	t.Helper()
-	p := &process{t: t, cmd: exec.Command(binary, args...), out: newTranscript(), exited: make(chan struct{})}
+	p := &process{t: t, cmd: exec.Command(binary, args...), out: workload.NewTranscript(), exited: make(chan struct{})}
 	p.cmd.Stdout, p.cmd.Stderr = p.out, p.out
 	require.NoError(t, p.cmd.Start())
 	go func() {
@@ -85,9 +85,7 @@ func (p *process) await(text string) {
 	p.t.Helper()
 	ctx, cancel := context.WithTimeout(p.t.Context(), patience)
 	defer cancel()
-	if !p.out.await(ctx, text) {
-		p.t.Fatalf("pombo does not print %q, but:\n%s", text, p.out)
-	}
+	require.NoError(p.t, p.out.Await(ctx, text, p.exited))
 }
 
 // peakMemory is the largest resident memory so far, in bytes.
@@ -104,43 +102,4 @@ func (p *process) peakMemory() int64 {
 	}
 	p.t.Fatal("no VmHWM")
 	return 0
-}
-
-// transcript collects output and lets others wait for a text in it.
-type transcript struct {
-	mu      sync.Mutex
-	buf     bytes.Buffer
-	changed chan struct{}
-}
-
-func newTranscript() *transcript { return &transcript{changed: make(chan struct{})} }
-
-func (o *transcript) Write(p []byte) (int, error) {
-	o.mu.Lock()
-	defer o.mu.Unlock()
-	close(o.changed)
-	o.changed = make(chan struct{})
-	return o.buf.Write(p)
-}
-
-func (o *transcript) String() string {
-	o.mu.Lock()
-	defer o.mu.Unlock()
-	return o.buf.String()
-}
-
-func (o *transcript) await(ctx context.Context, text string) bool {
-	for {
-		o.mu.Lock()
-		found, changed := strings.Contains(o.buf.String(), text), o.changed
-		o.mu.Unlock()
-		if found {
-			return true
-		}
-		select {
-		case <-changed:
-		case <-ctx.Done():
-			return false
-		}
-	}
 }

@@ -18,6 +18,7 @@ import (
 	"golang.org/x/sync/errgroup"
 
 	"github.com/pombo-cdc/pombo/integration/stack"
+	"github.com/pombo-cdc/pombo/integration/workload"
 )
 
 const (
@@ -124,13 +125,13 @@ func execute(ctx context.Context, dsn string, statements ...string) error {
 // connector is the running `pombo run`.
 type connector struct {
 	cmd    *exec.Cmd
-	log    *strings.Builder // shown only if something goes wrong
+	log    *workload.Transcript // shown only if something goes wrong
 	exited chan struct{}
 }
 
 // startConnector runs `pombo run --setup`, as somebody would on the first day.
 func startConnector(ctx context.Context, dsn string, brokers []string) (*connector, error) {
-	c := &connector{log: &strings.Builder{}, exited: make(chan struct{})}
+	c := &connector{log: workload.NewTranscript(), exited: make(chan struct{})}
 	c.cmd = exec.Command(binary, "run", "--setup", "--create-table", "--create-topics",
 		"--brokers", strings.Join(brokers, ","), "--route", "Order=orders", "--log-format", "console")
 	c.cmd.Env = append(os.Environ(), "POMBO_POSTGRES="+dsn)
@@ -138,40 +139,12 @@ func startConnector(ctx context.Context, dsn string, brokers []string) (*connect
 	if err := c.cmd.Start(); err != nil {
 		return nil, fmt.Errorf("start %s: %w (run it with `make demo`, which builds it)", binary, err)
 	}
-	fmt.Printf("pombo %s --route Order=orders\n", strings.Join(c.cmd.Args[1:4], " "))
+	fmt.Println("pombo run --setup --create-table --create-topics --route Order=orders")
 	go func() {
 		_ = c.cmd.Wait() // the exit code is read from ProcessState
 		close(c.exited)
 	}()
-	return c, c.awaitTable(ctx, dsn)
-}
-
-// awaitTable waits until setup has made the outbox table.
-func (c *connector) awaitTable(ctx context.Context, dsn string) error {
-	conn, err := pgx.Connect(ctx, dsn)
-	if err != nil {
-		return err
-	}
-	defer func() { _ = conn.Close(ctx) }()
-	tick := time.NewTicker(50 * time.Millisecond)
-	defer tick.Stop()
-	for {
-		var there bool
-		const query = `SELECT EXISTS (SELECT FROM pg_replication_slots WHERE slot_name = 'pombo' AND active)`
-		if err := conn.QueryRow(ctx, query).Scan(&there); err != nil {
-			return err
-		}
-		if there {
-			return nil
-		}
-		select {
-		case <-tick.C:
-		case <-c.exited:
-			return c.failed("ended early")
-		case <-ctx.Done():
-			return context.Cause(ctx)
-		}
-	}
+	return c, c.log.Await(ctx, "streaming", c.exited)
 }
 
 // stop asks the connector to stop, which confirms everything that it has sent.
