@@ -33,7 +33,7 @@ fuzz: ## fuzz every decoder and parser, FUZZTIME (1m) each
 	@go list -f '{{.ImportPath}} {{.Dir}}' ./... | while read -r package dir; do \
 	  for target in $$(grep -hoE '^func Fuzz[A-Za-z0-9_]+' "$$dir"/*_test.go 2>/dev/null | cut -d' ' -f2); do \
 	    echo "$$package $$target"; \
-	    go test -run '^$$' -fuzz "^$$target$$" -fuzztime $(FUZZTIME) "$$package" || exit 1; \
+	    go test -run '^$$' -fuzz "^$$target$$" -fuzztime $(FUZZTIME) -fuzzminimizetime 20x "$$package" || exit 1; \
 	  done; \
 	done
 

@@ -1,6 +1,7 @@
 package checkpoint
 
 import (
+	"math/rand/v2"
 	"testing"
 
 	"github.com/jackc/pglogrepl"
@@ -8,95 +9,65 @@ import (
 	"pgregory.net/rapid"
 )
 
-// model is the Tracker as anybody would write it at first: every event of every batch is kept.
-type model struct {
-	batches  []modelBatch
-	released int
-	flushed  pglogrepl.LSN
-}
-
+// modelBatch is a batch in the Tracker as anybody would write it at first: every batch is kept for ever.
 type modelBatch struct {
 	lsn     pglogrepl.LSN
-	settled []bool
+	bytes   int
+	pending int
 }
 
-func (b modelBatch) done() bool {
-	for _, settled := range b.settled {
-		if !settled {
-			return false
+// gapless returns the batches before the first that has something pending, and the rest.
+func gapless(batches []modelBatch) (before, rest []modelBatch) {
+	for i, b := range batches {
+		if b.pending > 0 {
+			return batches[:i], batches[i:]
 		}
 	}
-	return true
+	return batches, nil
 }
 
-// open lists the batches that have events to settle.
-func (m *model) open() []int {
-	var open []int
-	for i, b := range m.batches {
-		if !b.done() {
-			open = append(open, i)
-		}
-	}
-	return open
-}
-
-// settle marks the first n open events of a batch and returns how many there were.
-func (m *model) settle(batch, n int) int {
-	settled := m.batches[batch].settled
-	marked := 0
-	for i := range settled {
-		if !settled[i] && marked < n {
-			settled[i] = true
-			marked++
-		}
-	}
-	return marked
-}
-
-// release returns the index of the oldest batch if it is done.
-func (m *model) release() (int, bool) {
-	if m.released == len(m.batches) || !m.batches[m.released].done() {
-		return 0, false
-	}
-	m.flushed = max(m.flushed, m.batches[m.released].lsn)
-	m.released++
-	return m.released - 1, true
-}
-
-func TestTrackerIsTheModel(t *testing.T) {
+// I1.
+func TestTheTrackerIsTheModel(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
-		var position Position
-		tracker := NewTracker[int](&position)
-		var m model
-		var tickets []Ticket
-		// With many additions the ring grows, and not always from its first slot.
-		additions := rapid.IntRange(1, 8).Draw(t, "additions in ten")
-		for range rapid.IntRange(1, 400).Draw(t, "steps") {
-			switch step := rapid.IntRange(0, 9).Draw(t, "step"); {
-			case step < additions:
-				lsn := pglogrepl.LSN(rapid.Uint64Range(0, 50).Draw(t, "lsn"))
-				events := rapid.IntRange(0, 4).Draw(t, "events")
-				tickets = append(tickets, tracker.Add(len(m.batches), events, lsn))
-				m.batches = append(m.batches, modelBatch{lsn: lsn, settled: make([]bool, events)})
-			case step == 9:
-				want, wantOK := m.release()
-				got, ok := tracker.Release()
-				require.Equal(t, wantOK, ok)
-				require.Equal(t, want, got)
-			default:
-				if open := m.open(); len(open) > 0 {
-					batch := rapid.SampledFrom(open).Draw(t, "batch")
-					n := m.settle(batch, rapid.IntRange(1, 4).Draw(t, "settled"))
-					tracker.Done(tickets[batch], n)
+		var (
+			position Position
+			model    []modelBatch
+			entries  []*Entry
+		)
+		tracker := NewTracker(&position)
+		for range rapid.IntRange(1, 300).Draw(t, "steps") {
+			var open []int
+			for i, b := range model {
+				if b.pending > 0 {
+					open = append(open, i)
 				}
 			}
-			require.Equal(t, m.flushed, position.Load())
-			require.Equal(t, len(m.batches)-m.released, tracker.Len())
-			oldest, ok := tracker.Oldest()
-			require.Equal(t, m.released < len(m.batches), ok)
-			if ok {
-				require.Equal(t, m.released, oldest)
+			if len(open) == 0 || rapid.Bool().Draw(t, "add") {
+				b := modelBatch{
+					lsn:     pglogrepl.LSN(rapid.Uint64Range(0, 50).Draw(t, "lsn")),
+					bytes:   rapid.IntRange(0, 100).Draw(t, "bytes"),
+					pending: rapid.IntRange(1, 4).Draw(t, "events"),
+				}
+				model = append(model, b)
+				entries = append(entries, tracker.Add(b.pending, b.bytes, b.lsn))
+			} else {
+				i := rapid.SampledFrom(open).Draw(t, "batch")
+				n := rapid.IntRange(1, model[i].pending).Draw(t, "settled")
+				model[i].pending -= n
+				require.Equal(t, model[i].pending == 0, tracker.Done(entries[i], n))
 			}
+
+			before, rest := gapless(model)
+			var flushed pglogrepl.LSN
+			for _, b := range before {
+				flushed = max(flushed, b.lsn)
+			}
+			window := 0
+			for _, b := range rest {
+				window += b.bytes
+			}
+			require.Equal(t, flushed, position.Load())
+			require.Equal(t, window, tracker.Window())
 		}
 	})
 }
@@ -104,122 +75,55 @@ func TestTrackerIsTheModel(t *testing.T) {
 // This is the case that loses events where the highest acknowledged position counts.
 func TestNothingIsFlushedBehindAGap(t *testing.T) {
 	var position Position
-	tracker := NewTracker[string](&position)
-	first := tracker.Add("first", 2, 100)
-	second := tracker.Add("second", 1, 200)
-	third := tracker.Add("third", 1, 0) // cut inside a transaction
+	tracker := NewTracker(&position)
+	first := tracker.Add(2, 10, 100)
+	second := tracker.Add(1, 10, 200)
+	third := tracker.Add(1, 10, 0) // cut inside a transaction
+	fourth := tracker.Add(1, 10, 300)
 
-	tracker.Done(second, 1)
-	tracker.Done(third, 1)
-	tracker.Done(first, 1)
-	_, ok := tracker.Release()
-	require.False(t, ok)
+	require.True(t, tracker.Done(third, 1))
+	require.True(t, tracker.Done(second, 1))
+	require.False(t, tracker.Done(first, 1))
 	require.Zero(t, position.Load())
+	require.Equal(t, 40, tracker.Window())
 
-	tracker.Done(first, 1)
-	require.Zero(t, position.Load(), "not before the batch is out")
-	for _, want := range []struct {
-		batch string
-		lsn   pglogrepl.LSN
-	}{{"first", 100}, {"second", 200}, {"third", 200}} {
-		batch, ok := tracker.Release()
-		require.True(t, ok)
-		require.Equal(t, want.batch, batch)
-		require.Equal(t, want.lsn, position.Load())
-	}
-	_, ok = tracker.Release()
-	require.False(t, ok)
-}
-
-func TestBatchWithoutEvents(t *testing.T) {
-	var position Position
-	tracker := NewTracker[string](&position)
-	full := tracker.Add("full", 1, 100)
-	tracker.Add("empty", 0, 200)
-	_, ok := tracker.Release()
-	require.False(t, ok, "it waits for those before it")
-
-	tracker.Done(full, 1)
-	for _, want := range []string{"full", "empty"} {
-		batch, ok := tracker.Release()
-		require.True(t, ok)
-		require.Equal(t, want, batch)
-	}
+	require.True(t, tracker.Done(first, 1))
 	require.Equal(t, pglogrepl.LSN(200), position.Load())
+	require.Equal(t, 10, tracker.Window())
+
+	require.True(t, tracker.Done(fourth, 1))
+	require.Equal(t, pglogrepl.LSN(300), position.Load())
+	require.Zero(t, tracker.Window())
 }
 
-func TestTrackerGrows(t *testing.T) {
+// A topic that is stuck for hours must not cost memory for what flows past it.
+func TestWhatIsSettledBehindAGapIsNotKept(t *testing.T) {
 	var position Position
-	tracker := NewTracker[int](&position)
-	for i := range 10 { // so that the ring is not full from its first slot on
-		tracker.Done(tracker.Add(i, 1, 1), 1)
-		_, ok := tracker.Release()
-		require.True(t, ok)
+	tracker := NewTracker(&position)
+	stuck := tracker.Add(1, 1, 1)
+	for i := range 100_000 {
+		tracker.Done(tracker.Add(1, 1, pglogrepl.LSN(i+2)), 1)
 	}
-	const batches = 1000
-	for i := range batches {
-		require.Equal(t, Ticket(10+i), tracker.Add(i, 1, pglogrepl.LSN(10+i)))
-	}
-	require.Equal(t, batches, tracker.Len())
-	for i := batches - 1; i > 0; i-- {
-		tracker.Done(Ticket(10+i), 1)
-		_, ok := tracker.Release()
-		require.False(t, ok)
-	}
-	tracker.Done(10, 1)
-	for i := range batches {
-		batch, ok := tracker.Release()
-		require.True(t, ok)
-		require.Equal(t, i, batch)
-		require.Equal(t, pglogrepl.LSN(10+i), position.Load())
-	}
-	require.Zero(t, tracker.Len())
-}
-
-// A batch that is released belongs to others: the Tracker must not keep it alive.
-func TestReleasedBatchesAreForgotten(t *testing.T) {
-	tracker := NewTracker[*string](new(Position))
-	for range 3 {
-		tracker.Done(tracker.Add(new(string), 1, 1), 1)
-	}
-	for range 3 {
-		_, ok := tracker.Release()
-		require.True(t, ok)
-	}
-	for _, e := range tracker.ring {
-		require.Zero(t, e)
-	}
-}
-
-// settleOne takes a batch of two events through a tracker that has others waiting.
-func settleOne(tracker *Tracker[*int], tickets []Ticket) []Ticket {
-	tickets = append(tickets, tracker.Add(nil, 2, 1))
-	tracker.Done(tickets[0], 1)
-	tracker.Done(tickets[0], 1)
-	tracker.Release()
-	return append(tickets[:0], tickets[1:]...)
-}
-
-// waiting returns a tracker with batches that are not settled, and their tickets.
-func waiting(batches int) (*Tracker[*int], []Ticket) {
-	tracker := NewTracker[*int](new(Position))
-	tickets := make([]Ticket, 0, batches+1)
-	for range batches {
-		tickets = append(tickets, tracker.Add(nil, 2, 1))
-	}
-	return tracker, tickets
-}
-
-func TestTrackingDoesNotAllocate(t *testing.T) {
-	tracker, tickets := waiting(32)
-	require.Zero(t, testing.AllocsPerRun(1000, func() { tickets = settleOne(tracker, tickets) }))
-	require.Equal(t, 32, tracker.Len())
+	require.Nil(t, stuck.next)
+	require.Equal(t, 100_001, tracker.Window())
+	tracker.Done(stuck, 1)
+	require.Equal(t, pglogrepl.LSN(100_001), position.Load())
 }
 
 func BenchmarkTracker(b *testing.B) {
-	tracker, tickets := waiting(32)
+	var position Position
+	tracker := NewTracker(&position)
+	const inFlight = 32
+	var entries []*Entry
+	random := rand.New(rand.NewPCG(1, 1))
 	b.ReportAllocs()
-	for b.Loop() {
-		tickets = settleOne(tracker, tickets)
+	for i := 0; b.Loop(); i++ {
+		entries = append(entries, tracker.Add(1, 1, pglogrepl.LSN(i)))
+		if len(entries) == inFlight {
+			at := random.IntN(inFlight)
+			tracker.Done(entries[at], 1)
+			entries[at] = entries[inFlight-1]
+			entries = entries[:inFlight-1]
+		}
 	}
 }

@@ -67,7 +67,7 @@ type app struct {
 // report tells an error, or each of those that it joins.
 func (a *app) report(err error) {
 	all := []error{err}
-	if joined, ok := err.(interface{ Unwrap() []error }); ok { //nolint:errorlint // only the outermost is a list
+	if joined, ok := err.(interface{ Unwrap() []error }); ok {
 		all = joined.Unwrap()
 	}
 	for _, err := range all {

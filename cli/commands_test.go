@@ -1,6 +1,7 @@
 package cli
 
 import (
+	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -8,6 +9,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/jackc/pgx/v5"
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
@@ -33,10 +35,17 @@ func TestSetupStatusTeardown(t *testing.T) {
 	require.NoError(t, err)
 	t.Cleanup(func() { require.NoError(t, postgres.Close()) })
 	isolate(t)
-	dsn, err := postgres.CreateDatabase(t.Context(), "pombo_cli")
+	const name = "pombo_cli"
+	dsn, err := postgres.CreateDatabase(t.Context(), name)
 	require.NoError(t, err)
+	t.Cleanup(func() {
+		admin, err := pgx.Connect(context.Background(), postgres.DSN("postgres"))
+		require.NoError(t, err)
+		_, err = admin.Exec(context.Background(), "DROP DATABASE "+name+" WITH (FORCE)")
+		require.NoError(t, errors.Join(err, admin.Close(context.Background())))
+	})
 	t.Setenv("POMBO_POSTGRES", dsn)
-	t.Setenv("POMBO_SLOT", "pombo_cli")
+	t.Setenv("POMBO_SLOT", name)
 
 	code, _, stderr := execute(t, "status")
 	assert.Equal(t, exitOperator, code)

@@ -91,7 +91,7 @@ func TestBrokers(t *testing.T) {
 	isolate(t)
 	for text, want := range map[string][]string{
 		"k1:9093":                       {"k1:9093"},
-		" k1:1 , k2 ,":                  {"k1:1", "k2:9092"},
+		"k1:1 , k2, ,":                  {"k1:1", "k2:9092"},
 		"k1,k1:9092,k1":                 {"k1:9092"},
 		"[::1]:9093,[::1],::1,10.0.0.1": {"[::1]:9093", "[::1]:9092", "10.0.0.1:9092"},
 	} {
@@ -108,7 +108,7 @@ func TestBrokers(t *testing.T) {
 		"k1:kafka":            "broker 1 has no port between 1 and 65535",
 		":9092":               "broker 1 lacks a host",
 		"a:b:c":               "broker 1 is not host:port",
-		" , ,":                "--brokers is empty",
+		", ,":                 "--brokers is empty",
 	} {
 		_, err := configure(t, "--postgres", "postgres://db", "--brokers", text)
 		require.ErrorContains(t, err, want, text)

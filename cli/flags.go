@@ -24,7 +24,8 @@ func configFlag() urfave.Flag {
 }
 
 func postgresFlag() urfave.Flag {
-	return text(inPostgres, "postgres", "", "`URL` or keywords of the database; the password is safer in PGPASSWORD or a passfile (default: PGHOST and its kin)")
+	return text(inPostgres, "postgres", "",
+		"`URL` or keywords of the database; the password is safer in PGPASSWORD or a passfile (default: PGHOST and its kin)")
 }
 
 func slotFlag() urfave.Flag {

@@ -36,7 +36,7 @@ func (s *settings) postgres() *pgx.ConnConfig {
 		s.mistake(fmt.Errorf("%s: %s", origin, explainDSN(err)))
 		return nil
 	}
-	cfg.Config.ConnectTimeout = cmp.Or(cfg.Config.ConnectTimeout, connectTimeout)
+	cfg.ConnectTimeout = cmp.Or(cfg.ConnectTimeout, connectTimeout)
 	cfg.RuntimeParams["application_name"] = cmp.Or(cfg.RuntimeParams["application_name"], "pombo")
 	delete(cfg.RuntimeParams, "replication") // which kind of session it is, is for whoever opens it
 	if cfg.ValidateConnect == nil && hasSeveralHosts(cfg) {

@@ -23,7 +23,7 @@ type settings struct {
 
 // value is what the source that wins says about a flag.
 type value struct {
-	texts  []string // more than one if the flag was repeated, none if it is empty
+	texts  []string // none if it is empty
 	origin string   // how to call it in a message
 }
 
@@ -62,15 +62,20 @@ const (
 	badSyntax   = "bad flag syntax: "
 )
 
-// readArguments returns the values of the flags on the command line. Package flag stops at the first
-// mistake or stray argument; this takes note of it and goes on behind it.
+// readArguments returns the values of the flags on the command line: of one that takes a single value the
+// last, so that a script's can be overridden. Package flag stops at the first mistake or stray argument;
+// this takes note of it and goes on behind it.
 func (s *settings) readArguments(flags []urfave.Flag, args []string) (map[string][]string, error) {
 	given := make(map[string][]string)
 	set := flag.NewFlagSet(s.command, flag.ContinueOnError)
 	set.SetOutput(io.Discard)
 	for _, f := range flags {
 		name := f.Names()[0]
+		_, repeatable := f.(listFlag)
 		take := func(text string) error {
+			if !repeatable {
+				given[name] = nil
+			}
 			given[name] = append(given[name], text)
 			return nil
 		}
@@ -140,7 +145,7 @@ func (s *settings) checkShape(f urfave.Flag) {
 		s.mistake(fmt.Errorf("%s is empty: give it a value, or leave it out", v.origin))
 		s.values[name] = value{origin: v.origin}
 	case len(v.texts) > 1 && !repeatable:
-		s.mistake(fmt.Errorf("%s is given %d times, and takes one value", v.origin, len(v.texts)))
+		s.mistake(fmt.Errorf("%s has %d values, and takes one", v.origin, len(v.texts)))
 	}
 }
 

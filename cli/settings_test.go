@@ -14,9 +14,9 @@ func TestFlagBeatsEnvironmentBeatsFile(t *testing.T) {
 	t.Setenv("POMBO_CONFIG", file)
 	t.Setenv("POMBO_SLOT", "from_environment")
 	t.Setenv("POMBO_PUBLICATION", "from_environment")
-	cfg, err := configure(t, minimal("--slot", "from_flag")...)
+	cfg, err := configure(t, minimal("--slot", "x", "--slot", "from_flag")...)
 	require.NoError(t, err)
-	assert.Equal(t, "from_flag", cfg.Source.Slot)
+	assert.Equal(t, "from_flag", cfg.Source.Slot, "and the last flag beats the ones before")
 	assert.Equal(t, "from_environment", cfg.Source.Publication)
 	assert.Equal(t, "from", cfg.Source.Schema)
 	assert.True(t, cfg.Kafka.CreateTopics)
@@ -69,11 +69,11 @@ func TestEmptyFileHasNoSettings(t *testing.T) {
 // Whatever is wrong, in whichever place, is told in one go, and nothing has been contacted by then.
 func TestEveryMistakeIsListedAtOnce(t *testing.T) {
 	isolate(t)
-	file := writeConfig(t, "slot: a\nslot: b\ntopik: x\nheader: {a: b}\nbuffer: 3 parsecs\nlog-format: xml\nfencing:\n")
+	file := writeConfig(t, "slot: a\nslot: b\ntopik: x\nheader: {a: b}\nbuffer: 3 parsecs\nlog-format: xml\nfencing:\npublication: [x, y]\n")
 	t.Setenv("POMBO_COMPRESSION", "lzo")
 	t.Setenv("POMBO_CREATE_TOPICS", "perhaps")
 	t.Setenv("POMBO_ROUTE", "")
-	code, stdout, stderr := execute(t, "run", "--config", file, "--publication", "x", "--publication=y",
+	code, stdout, stderr := execute(t, "run", "--config", file,
 		"--tabel", "t", "--verbose", "--column", "id", "--column", "key=k,payload=a,payload=b",
 		"stray", "--log-level", "loud", "--topic", "{{.Nope}}", "--create-table", "--postgres")
 	assert.Equal(t, exitUsage, code)
@@ -86,7 +86,7 @@ func TestEveryMistakeIsListedAtOnce(t *testing.T) {
 		"pombo: slot (line 2 of pombo.yaml) is given twice",
 		"pombo: unknown key topik (line 3 of pombo.yaml): keys are called as the flags that `pombo run --help` lists",
 		"pombo: header (line 4 of pombo.yaml) has to be a value or a list of them",
-		"pombo: --publication is given 2 times, and takes one value",
+		"pombo: publication (line 8 of pombo.yaml) has 2 values, and takes one",
 		"pombo: POMBO_ROUTE is empty: give it a value, or leave it out",
 		"pombo: fencing (line 7 of pombo.yaml) is empty: give it a value, or leave it out",
 		`pombo: --log-level: "loud" is none of trace, debug, info, warn and error`,

@@ -38,9 +38,6 @@ func Run(ctx context.Context, cfg Config) error {
 		err := runSession(ctx, cfg)
 		switch {
 		case ctx.Err() != nil:
-			if err != nil {
-				cfg.Log.Warn().Err(err).Msg("stopped before everything was confirmed: some events will be sent again")
-			}
 			return nil
 		case permanent(err):
 			return err

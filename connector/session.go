@@ -18,7 +18,7 @@ import (
 // standbyInterval is how often a standby looks whether the slot has become free.
 const standbyInterval = 250 * time.Millisecond
 
-// queryTimeout is how long the checks before a stream may take.
+// queryTimeout is how long connecting, and then the checks before a stream, may take.
 const queryTimeout = 30 * time.Second
 
 // errGrace ends what is still under way when the grace period after a stop is over.
@@ -36,7 +36,9 @@ func runSession(stop context.Context, cfg Config) error {
 	ctx, cancel := context.WithCancelCause(context.WithoutCancel(stop))
 	defer cancel(nil)
 	defer context.AfterFunc(stop, func() {
-		time.AfterFunc(cfg.Grace, func() { cancel(errGrace) })
+		if sleep(ctx, cfg.Grace) {
+			cancel(errGrace)
+		}
 	})()
 
 	pool := decoder.NewPool(cfg.Buffer, cfg.Layout)
@@ -49,12 +51,15 @@ func runSession(stop context.Context, cfg Config) error {
 	cfg.Log.Info().Str("slot", cfg.Source.Slot).Stringer("confirmed", stream.Confirmed()).Msg("streaming")
 
 	filled := make(chan *decoder.Batch, decoder.Batches)
-	group, ctx := errgroup.WithContext(ctx)
+	group, session := errgroup.WithContext(ctx)
 	group.Go(func() error {
-		return replication.NewReceiver(stream, cfg.Source, cfg.Layout, pool, filled, flushed).Run(ctx, stop)
+		return replication.NewReceiver(stream, cfg.Source, cfg.Layout, pool, filled, flushed).Run(session, stop)
 	})
-	group.Go(func() error { return kafka.Run(ctx, filled) })
+	group.Go(func() error { return kafka.Run(session, filled) })
 	if err := group.Wait(); err != nil {
+		if stop.Err() != nil {
+			cfg.Log.Warn().Err(err).Msg("stopped before everything was confirmed: some events will be sent again")
+		}
 		return err
 	}
 	cfg.Log.Info().Stringer("confirmed", flushed.Load()).Msg("everything received is published and confirmed")
@@ -64,7 +69,7 @@ func runSession(stop context.Context, cfg Config) error {
 // acquireSlot checks what has to hold and opens the stream. While another instance has the slot, this one
 // is its standby.
 func acquireSlot(ctx context.Context, cfg Config) (*replication.Stream, error) {
-	control, err := pgx.ConnectConfig(ctx, cfg.Source.Postgres)
+	control, err := connect(ctx, cfg)
 	if err != nil {
 		return nil, fmt.Errorf("connect to Postgres: %w", err)
 	}
@@ -84,6 +89,12 @@ func acquireSlot(ctx context.Context, cfg Config) (*replication.Stream, error) {
 			return nil, context.Cause(ctx)
 		}
 	}
+}
+
+func connect(ctx context.Context, cfg Config) (*pgx.Conn, error) {
+	ctx, cancel := context.WithTimeout(ctx, queryTimeout)
+	defer cancel()
+	return pgx.ConnectConfig(ctx, cfg.Source.Postgres)
 }
 
 // tryOpen opens the stream if the slot is as it should be and free. A server that does not answer counts as lost.

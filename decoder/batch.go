@@ -79,7 +79,7 @@ type Event struct {
 }
 
 // Column lends the value of a column of the Layout in the text form of Postgres
-// (bytea: the raw bytes). It is nil for SQL NULL, and empty but not nil for ”.
+// (bytea: the raw bytes). It is nil for SQL NULL, and empty but not nil for the empty string.
 func (e Event) Column(c Column) []byte {
 	s := e.spans[c]
 	if s.length < 0 {

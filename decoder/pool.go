@@ -2,7 +2,7 @@ package decoder
 
 // Batches is the number of batches in a Pool. More of them let more small transactions
 // be under way at once, fewer of them waste less of the budget in half-filled ones.
-const Batches = 64
+const Batches = 128
 
 // Pool is the memory budget of a session: a fixed number of batches that circulate. Whoever
 // finds it empty waits, and that is all the back-pressure there is.
@@ -24,6 +24,9 @@ func NewPool(budget int, layout *Layout) *Pool {
 
 // Free yields empty batches. A batch taken from it must pass through Prepare.
 func (p *Pool) Free() <-chan *Batch { return p.free }
+
+// Budget is the number of bytes that rows may take.
+func (p *Pool) Budget() int { return p.arena * Batches }
 
 // Available is the number of batches that wait to be used.
 func (p *Pool) Available() int { return len(p.free) }

@@ -10,9 +10,9 @@ import (
 	"github.com/jackc/pgx/v5"
 )
 
-// Check verifies what streaming needs and returns the slot. Its error joins an ActionError for each thing
-// that is wrong. A slot that another session holds is not: its ActivePID says which. On a standby in recovery, or when the server
-// cannot be asked, the error is one that may pass.
+// Check verifies what streaming needs and returns the slot. Its error joins an ActionError for each thing that
+// is wrong, or is one that may pass: the server cannot be asked, or is a standby. A slot that another session
+// holds is no error: see its ActivePID.
 //
 // The role needs no privilege but LOGIN and REPLICATION.
 func Check(ctx context.Context, conn *pgx.Conn, src Source) (Slot, error) {
@@ -55,19 +55,14 @@ func (c *catalog) checkRole() []error {
 		"role %q lacks REPLICATION", c.Role.Name)}
 }
 
-// relationKinds names the values of pg_class.relkind that are not tables of this database.
-var relationKinds = map[string]string{
-	"v": "a view", "m": "a materialized view", "f": "a foreign table", "S": "a sequence", "i": "an index", "I": "an index", "c": "a type",
-}
-
 func (c *catalog) checkTable(src Source) []error {
 	t := c.Table
 	if t == nil {
 		return []error{finding("create it, with `pombo setup --create-table` if you like, or name another one with --table",
 			"table %s does not exist in database %q", src.table(), c.Server.Database)}
 	}
-	if kind, ok := relationKinds[t.Kind]; ok {
-		return []error{finding("name the outbox table with --table", "%s is %s, which is not replicated", src.table(), kind)}
+	if t.Kind != "r" && t.Kind != "p" { // ordinary or partitioned
+		return []error{finding("name the outbox table with --table", "%s is no table but %s, which is not replicated", src.table(), t.kind())}
 	}
 	var findings []error
 	if t.Persistence != "p" {
@@ -94,6 +89,18 @@ func (c *catalog) checkTable(src Source) []error {
 	return findings
 }
 
+// kind names what is not a table.
+func (t *table) kind() string {
+	switch t.Kind {
+	case "v", "m":
+		return "a view"
+	case "f":
+		return "a foreign table"
+	default:
+		return "something else"
+	}
+}
+
 // publishesGenerated reports whether the publication has been told to publish a generated column, which is
 // possible since version 18. Version 15 lists such columns although it leaves them out.
 func (c *catalog) publishesGenerated(column string) bool {
@@ -110,7 +117,7 @@ func (c *catalog) checkPublication(src Source) []error {
 	case p == nil && c.Slot == nil:
 		return []error{finding("run `pombo setup`", "publication %q does not exist in database %q", src.Publication, c.Server.Database)}
 	case p == nil:
-		return []error{finding("run `pombo teardown`, then `pombo setup`, and publish what the old slot had not confirmed from the table",
+		return []error{finding("run `pombo teardown`, then `pombo setup`, and publish from the table what the old slot had not confirmed",
 			"publication %q does not exist, and a new one would be younger than slot %q, which can then not be decoded", src.Publication, src.Slot)}
 	}
 	alter := func(change string) string {

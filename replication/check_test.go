@@ -38,7 +38,7 @@ func TestCheckNamesWhatIsWrongAndTheWayOut(t *testing.T) {
 		"table missing": {[]string{`DROP TABLE outbox_event`}, []string{`table "public"."outbox_event" does not exist in database`, add}},
 		"table is a view": {
 			[]string{`DROP TABLE outbox_event`, `CREATE VIEW outbox_event AS SELECT 1 AS id`},
-			[]string{`"public"."outbox_event" is a view`, add},
+			[]string{`"public"."outbox_event" is no table but a view`, add},
 		},
 		"columns missing": {
 			[]string{`ALTER TABLE outbox_event DROP payload, DROP event_type`},
@@ -235,7 +235,7 @@ func TestCheckNeedsLogicalWAL(t *testing.T) {
 
 func TestNamesMayBeAnything(t *testing.T) {
 	db := newDatabase(t)
-	db.src.Schema, db.src.Table, db.src.Publication = `My "App".x`, `Outbox Ev'ent;--`, `Pub "x" 'y'`
+	db.src.Schema, db.src.Table, db.src.Publication = `My "App".x`, "Outbox\n\rEv'ent;--", `Pub "x" 'y'`
 	db.exec(`CREATE SCHEMA "My ""App"".x"`)
 	sql := db.mustSetup(SetupOptions{CreateTable: true, DryRun: true})
 	db.mustSetup(SetupOptions{CreateTable: true})

@@ -71,9 +71,9 @@ func newFakePostgres(t tester) *fakePostgres {
 		senderTimeout: time.Minute,
 		requests:      make(chan string, 64),
 		startup:       make(chan map[string]string, 1),
-		reports:       make(chan report, 1<<16),
+		reports:       make(chan report, 1<<12),
 		gone:          make(chan struct{}),
-		out:           make(chan []byte, 1<<16),
+		out:           make(chan []byte, 1<<12),
 	}
 }
 
@@ -87,7 +87,6 @@ func (f *fakePostgres) source() Source {
 		if f.tcp {
 			client, server = loopback(f.t)
 		}
-		f.t.Cleanup(func() { _ = server.Close() })
 		go f.serve(server)
 		return client, nil
 	}
@@ -95,15 +94,15 @@ func (f *fakePostgres) source() Source {
 }
 
 // open opens a stream as the connector does.
-func (f *fakePostgres) open(src Source) (*Stream, error) {
+func (f *fakePostgres) open(ctx context.Context, src Source) (*Stream, error) {
 	control, err := pgx.ConnectConfig(f.t.Context(), src.Postgres)
 	require.NoError(f.t, err)
 	defer func() { _ = control.Close(f.t.Context()) }()
-	return Open(f.t.Context(), src, control)
+	return Open(ctx, src, control)
 }
 
 func (f *fakePostgres) mustOpen() *Stream {
-	s, err := f.open(f.source())
+	s, err := f.open(f.t.Context(), f.source())
 	require.NoError(f.t, err)
 	f.t.Cleanup(func() { _ = s.Close() })
 	return s
@@ -123,15 +122,17 @@ func loopback(t tester) (client, server net.Conn) {
 
 // serve answers the requests of one connection until the client closes it.
 func (f *fakePostgres) serve(conn net.Conn) {
+	defer func() { _ = conn.Close() }()
 	b := pgproto3.NewBackend(conn, conn)
 	first, err := b.ReceiveStartupMessage()
-	if err != nil {
+	startup, ok := first.(*pgproto3.StartupMessage)
+	if err != nil || !ok { // a connection of its own asks to cancel a query
 		return
 	}
 	request := "startup"
-	if parameters := first.(*pgproto3.StartupMessage).Parameters; parameters["replication"] != "" {
+	if startup.Parameters["replication"] != "" {
 		defer close(f.gone)
-		f.startup <- parameters
+		f.startup <- startup.Parameters
 		request = requestStartup
 	}
 	answer := []pgproto3.BackendMessage{

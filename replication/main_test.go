@@ -6,6 +6,7 @@ import (
 	"math/rand/v2"
 	"os"
 	"strings"
+	"sync"
 	"testing"
 
 	"github.com/jackc/pglogrepl"
@@ -16,23 +17,29 @@ import (
 	"github.com/pombo-cdc/pombo/integration/stack"
 )
 
-// postgres is shared by the tests of the package. Each has a database and a slot of its own in it.
-var postgres *stack.Postgres
+// shared is the server of the tests of the package that need one. Each has a database and a slot of its own in it.
+var shared struct {
+	start sync.Once
+	*stack.Postgres
+	err error
+}
 
-func TestMain(m *testing.M) { os.Exit(runTests(m)) }
+func TestMain(m *testing.M) {
+	m.Run()
+	if shared.Postgres != nil {
+		if err := shared.Close(); err != nil {
+			panic(err)
+		}
+	}
+}
 
-func runTests(m *testing.M) int {
-	var err error
-	if postgres, err = stack.StartPostgres(context.Background(), stack.PostgresOptions{Log: os.Stderr}); err != nil {
-		fmt.Fprintln(os.Stderr, err)
-		return 1
-	}
-	code := m.Run()
-	if err := postgres.Close(); err != nil {
-		fmt.Fprintln(os.Stderr, err)
-		return 1
-	}
-	return code
+func postgres(t *testing.T) *stack.Postgres {
+	t.Helper()
+	shared.start.Do(func() {
+		shared.Postgres, shared.err = stack.StartPostgres(context.Background(), stack.PostgresOptions{Log: os.Stderr})
+	})
+	require.NoError(t, shared.err)
+	return shared.Postgres
 }
 
 // database is a database with nothing in it, which goes when the test ends.
@@ -46,7 +53,7 @@ type database struct {
 func newDatabase(t *testing.T) *database {
 	t.Helper()
 	name := fmt.Sprintf("pombo_test_%d", rand.Uint32())
-	dsn, err := postgres.CreateDatabase(t.Context(), name)
+	dsn, err := postgres(t).CreateDatabase(t.Context(), name)
 	require.NoError(t, err)
 	t.Cleanup(func() { dropDatabase(t, name) })
 	db := &database{t: t, dsn: dsn, Conn: connect(t, dsn), src: Source{
@@ -60,7 +67,7 @@ func newDatabase(t *testing.T) *database {
 // dropDatabase drops a database with its slots, which would keep it, and its roles.
 func dropDatabase(t *testing.T, name string) {
 	ctx := context.Background()
-	admin, err := pgx.Connect(ctx, postgres.DSN("postgres"))
+	admin, err := pgx.Connect(ctx, postgres(t).DSN("postgres"))
 	require.NoError(t, err)
 	defer func() { _ = admin.Close(ctx) }()
 	_, err = admin.Exec(ctx, `SELECT pg_terminate_backend(active_pid, 5000) FROM pg_replication_slots WHERE active AND database = $1`, name)
@@ -120,7 +127,7 @@ func (db *database) as(attributes string) *database {
 	var err error
 	other.Conn, err = pgx.ConnectConfig(db.t.Context(), cfg)
 	require.NoError(db.t, err)
-	db.t.Cleanup(func() { _ = other.Conn.Close(context.Background()) })
+	db.t.Cleanup(func() { _ = other.Close(context.Background()) })
 	other.src.Postgres = cfg
 	return &other
 }

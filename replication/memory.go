@@ -17,7 +17,7 @@ type memory struct {
 	CreatedAt   time.Time
 	Timeline    int32 // of the server's history
 	SameServer  bool  // made in this database of this server, not in what it was copied from
-	Now         int32 // the timeline that the server is on now
+	Current     int32 // the timeline that the server is on now
 }
 
 const (
@@ -38,7 +38,7 @@ func (c *catalog) recall(ctx context.Context, conn *pgx.Conn, src Source) (*memo
 	}
 	m := new(memory)
 	err := conn.QueryRow(ctx, recallQuery, src.Slot).
-		Scan(&m.Publication, &m.LSN, &m.CreatedAt, &m.Timeline, &m.SameServer, &m.Now)
+		Scan(&m.Publication, &m.LSN, &m.CreatedAt, &m.Timeline, &m.SameServer, &m.Current)
 	switch {
 	case errors.Is(err, pgx.ErrNoRows):
 		return nil, nil //nolint:nilnil // as above
@@ -68,8 +68,8 @@ func missingSlot(src Source, m *memory) error {
 	switch {
 	case !m.SameServer:
 		made += " on another server or in another database, which this one is a copy of"
-	case m.Timeline != m.Now:
-		made += fmt.Sprintf(" on timeline %d, and a failover to timeline %d has left it behind", m.Timeline, m.Now)
+	case m.Timeline != m.Current:
+		made += fmt.Sprintf(" on timeline %d, and a failover to timeline %d has left it behind", m.Timeline, m.Current)
 	}
 	return finding("publish those from the table, and run `pombo setup --accept-gap` to create a new slot",
 		"slot %q, %s, is gone, and events that were not published by then or were committed since are not in the stream", src.Slot, made)

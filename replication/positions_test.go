@@ -1,6 +1,7 @@
 package replication
 
 import (
+	"context"
 	"strconv"
 	"testing"
 	"testing/synctest"
@@ -15,11 +16,10 @@ import (
 
 // I1, I2, I4: whatever the stream brings, wherever its transactions are cut, and however slow the sender is.
 func TestOnlySafePositionsAreReported(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		// rapid would ask a *testing.T for its deadline, which means nothing here.
-		rapid.Check(struct{ rapid.TB }{t}, func(t *rapid.T) {
-			m := &model{T: t, session: receive(newFakePostgres(t), 500), end: slotPosition - 0x380, safe: map[pglogrepl.LSN]int{slotPosition: 0}}
-			t.Repeat(map[string]func(*rapid.T){
+	rapid.Check(t, func(rt *rapid.T) {
+		inBubble(t, rt, func(t tester) {
+			m := &model{session: receive(newFakePostgres(t), 500), end: slotPosition - 0x380, safe: map[pglogrepl.LSN]int{slotPosition: 0}}
+			rt.Repeat(map[string]func(*rapid.T){
 				"transaction": m.transaction,
 				"keepalive":   m.keepalive,
 				"take":        m.take,
@@ -32,9 +32,29 @@ func TestOnlySafePositionsAreReported(t *testing.T) {
 	})
 }
 
+// inBubble runs one check of a property in a bubble of its own, so that rapid itself has the real time.
+func inBubble(t *testing.T, rt *rapid.T, property func(tester)) {
+	var failure any
+	synctest.Test(t, func(t *testing.T) {
+		defer func() { failure = recover() }()
+		property(bubbled{rt, t})
+	})
+	if failure != nil {
+		panic(failure) // how rapid learns of it
+	}
+}
+
+// bubbled is a rapid.T whose clean-up happens in the bubble.
+type bubbled struct {
+	*rapid.T
+	bubble *testing.T
+}
+
+func (b bubbled) Cleanup(f func())         { b.bubble.Cleanup(f) }
+func (b bubbled) Context() context.Context { return b.bubble.Context() }
+
 // model is what a test knows of a session: the positions that were sent, and how many events lie before each.
 type model struct {
-	*rapid.T
 	*session
 	end      pglogrepl.LSN
 	safe     map[pglogrepl.LSN]int // the number of events that have to be released before it is reported
@@ -42,7 +62,7 @@ type model struct {
 	taken    int                   // by the sender
 	released int
 	held     []*decoder.Batch
-	reported pglogrepl.LSN
+	last     pglogrepl.LSN // that was reported
 }
 
 func (m *model) transaction(t *rapid.T) {
@@ -86,7 +106,7 @@ func (m *model) take(*rapid.T) {
 
 func (m *model) hold(b *decoder.Batch) {
 	for _, id := range ids(b) {
-		require.Equal(m, strconv.Itoa(m.taken), id)
+		require.Equal(m.t, strconv.Itoa(m.taken), id)
 		m.taken++
 	}
 	if b.LSN != 0 {
@@ -108,32 +128,27 @@ func (m *model) check(*rapid.T) {
 	m.settle()
 	for _, r := range m.newReports() {
 		m.requireSafe(r.lsn, m.released)
-		m.reported = r.lsn
+		m.last = r.lsn
 	}
 }
 
 func (m *model) requireSafe(lsn pglogrepl.LSN, released int) {
 	needed, known := m.safe[lsn]
-	require.True(m, known, "position %s was made up", lsn)
-	require.LessOrEqual(m, needed, released, "position %s is after events that are not released", lsn)
+	require.True(m.t, known, "position %s was made up", lsn)
+	require.LessOrEqual(m.t, needed, released, "position %s is after events that are not released", lsn)
 }
 
-// finish ends the session. Then all is reported that was sent.
+// finish lets everything arrive, be released and be reported.
 func (m *model) finish() {
-	m.stop()
-	for {
-		for len(m.held) > 0 {
-			m.release(nil)
-			m.check(nil)
-		}
-		b := m.batch()
-		if b == nil {
-			break
-		}
-		m.hold(b)
+	for m.taken < m.sent {
+		m.hold(m.batch())
+		m.release(nil)
+		m.check(nil)
 	}
-	require.NoError(m, m.session.wait())
-	require.Equal(m, m.sent, m.released)
+	for len(m.held) > 0 {
+		m.release(nil)
+	}
+	m.pass(statusInterval)
 	m.check(nil)
-	require.Equal(m, max(slotPosition, m.end), m.reported)
+	require.Equal(m.t, max(slotPosition, m.end), m.last)
 }

@@ -67,7 +67,7 @@ func (s *setup) obstacles() []error {
 		findings = append(findings, missingSlot(src, s.memory))
 	}
 	if c.Slot == nil && s.rights.SlotsLeft <= 0 {
-		findings = append(findings, finding("drop a slot that is not needed, or run `ALTER SYSTEM SET max_replication_slots` with a larger number and restart Postgres",
+		findings = append(findings, finding("drop a slot that nobody needs, or raise max_replication_slots and restart Postgres",
 			"all slots that max_replication_slots allows are taken"))
 	}
 	return findings
@@ -100,7 +100,9 @@ func (s *setup) missingPrivileges() []error {
 	var findings []error
 	grant := func(lacking bool, right, cure string, args ...any) {
 		if lacking {
-			findings = append(findings, finding("run `"+fmt.Sprintf(cure, args...)+"`", "role %q lacks %s", c.Role.Name, right))
+			findings = append(findings, finding(
+				"run `"+fmt.Sprintf(cure, args...)+"`, or let another role run what `pombo setup --dry-run` prints",
+				"role %q lacks %s", c.Role.Name, right))
 		}
 	}
 	grant(!r.CreateInDatabase && (c.Publication == nil || !r.StateExists),

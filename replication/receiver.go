@@ -13,7 +13,7 @@ import (
 )
 
 const (
-	// linger is how long a batch that is not full waits while the sender is busy anyway.
+	// linger is how long a batch that is not full waits, at least, while the sender is busy anyway.
 	linger = 5 * time.Millisecond
 
 	// worthBytes of rows are handed over at a commit even if more are here, so that the sender gets to work.
@@ -104,6 +104,14 @@ func (r *Receiver) receive(ctx, stop context.Context) error {
 	return nil
 }
 
+// patience is the linger, doubled again and again as free batches get scarce: one whose events are stuck takes its place
+// in the budget however few they are, so the last ones are not given away half empty.
+func (r *Receiver) patience() time.Duration {
+	const half, doublings = decoder.Batches / 2, 8
+	scarcity := max(0, half-r.pool.Available())
+	return linger << (scarcity * doublings / half)
+}
+
 // stopped reports whether to receive no more. A transaction that has begun is received whole: if it
 // were not, its first events would be sent again after the next start.
 func (r *Receiver) stopped(stop context.Context) bool {
@@ -113,7 +121,7 @@ func (r *Receiver) stopped(stop context.Context) bool {
 // wake is when the loop has something to do even if Postgres sends nothing.
 func (r *Receiver) wake() time.Time {
 	if r.batch != nil {
-		if end := r.since.Add(linger); end.Before(r.due) {
+		if end := r.since.Add(r.patience()); end.Before(r.due) {
 			return end
 		}
 	}
@@ -122,7 +130,7 @@ func (r *Receiver) wake() time.Time {
 
 // tick does what time demands.
 func (r *Receiver) tick(ctx context.Context, now time.Time) error {
-	if r.batch != nil && now.Sub(r.since) >= linger {
+	if r.batch != nil && now.Sub(r.since) >= r.patience() {
 		r.handOver()
 	}
 	if now.Before(r.due) {

@@ -168,20 +168,27 @@ func (s *setup) tables() ([]step, error) {
 	return []step{outbox, processed}, nil
 }
 
-// print writes the steps for a person with the privileges to take.
+// print writes the steps for a person with the privileges to take them.
 func (s *setup) print(steps []step, privileges []error) {
-	fmt.Fprintf(s.out, "-- For database %s, to be run by psql or statement by statement: a slot cannot be created in a transaction that writes.\n",
+	s.comment("For database %s, by psql or statement by statement: a slot cannot be created in a transaction that writes.",
 		s.catalog.Server.Database)
 	for _, err := range privileges {
-		fmt.Fprintf(s.out, "-- Not by this role: %s.\n", strings.ReplaceAll(err.Error(), "\n", " "))
+		s.comment("Not by this role: %v.", err)
 	}
 	for _, step := range steps {
+		fmt.Fprintln(s.out)
 		if step.exists {
-			fmt.Fprintf(s.out, "\n-- %s exists\n", step.object)
+			s.comment("%s exists", step.object)
 			continue
 		}
-		fmt.Fprintf(s.out, "\n-- create %s\n%s", step.object, step.sql)
+		s.comment("create %s", step.object)
+		fmt.Fprint(s.out, step.sql)
 	}
+}
+
+// comment writes an SQL comment, which no name in it can end.
+func (s *setup) comment(format string, args ...any) {
+	fmt.Fprintln(s.out, "--", strings.NewReplacer("\n", " ", "\r", " ").Replace(fmt.Sprintf(format, args...)))
 }
 
 // take takes the steps that are missing.

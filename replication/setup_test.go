@@ -3,6 +3,7 @@ package replication
 import (
 	"bufio"
 	"context"
+	"errors"
 	"fmt"
 	"io"
 	"strings"
@@ -161,6 +162,14 @@ func TestSetupRefusesATableThatTheEventsDoNotFit(t *testing.T) {
 	require.Len(t, got, 2)
 	assert.Contains(t, got[0], "schema \"app\" does not exist: run `CREATE SCHEMA \"app\"`")
 	assert.Contains(t, got[1], `the table that --create-table makes has no column "tenant"`)
+}
+
+func TestSetupRefusesWhereNoSlotIsLeft(t *testing.T) {
+	s := &setup{catalog: new(catalog), rights: &rights{SchemaExists: true}, opts: SetupOptions{CreateTable: true}}
+	got := findings(t, errors.Join(s.obstacles()...))
+	assert.Equal(t, []string{"all slots that max_replication_slots allows are taken: drop a slot that nobody needs, or raise max_replication_slots and restart Postgres"}, got)
+	s.rights.SlotsLeft = 1
+	assert.Empty(t, s.obstacles())
 }
 
 // Creating a slot waits until those who write have ended, which can look like a hang.

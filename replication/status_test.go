@@ -73,7 +73,7 @@ func TestTeardownRefusesASlotInUse(t *testing.T) {
 	err := Teardown(t.Context(), db.Conn, db.src, &out)
 	got := findings(t, err)
 	require.Len(t, got, 1)
-	assert.Contains(t, got[0], "is in use by the session of pid "+strconv.Itoa(int(pid)))
+	assert.Contains(t, got[0], "is active, read by the session of pid "+strconv.Itoa(int(pid)))
 	assert.Equal(t, before, db.state())
 	assert.Empty(t, out.String())
 }

@@ -87,7 +87,7 @@ func (c *catalog) checkDroppable(src Source, sharers []string) []error {
 	var findings []error
 	if c.Slot != nil {
 		if c.Slot.Active {
-			findings = append(findings, activeSlot(src, c.Slot.ActivePID))
+			findings = append(findings, finding(stopReader, "slot %q is active, read by the session of pid %d", src.Slot, c.Slot.ActivePID))
 		}
 		if c.Slot.WALStatus != "lost" {
 			findings = append(findings, c.checkSlot(src)...)
@@ -95,23 +95,22 @@ func (c *catalog) checkDroppable(src Source, sharers []string) []error {
 	}
 	if c.Publication != nil && len(sharers) == 0 && !c.Publication.Owned {
 		findings = append(findings, finding(
-			fmt.Sprintf("run `ALTER PUBLICATION %s OWNER TO %s`, or `DROP PUBLICATION %[1]s` as its owner", src.publication(), pgx.Identifier{c.Role.Name}.Sanitize()),
+			fmt.Sprintf("run `ALTER PUBLICATION %s OWNER TO %s`", src.publication(), pgx.Identifier{c.Role.Name}.Sanitize()),
 			"role %q does not own publication %q", c.Role.Name, src.Publication))
 	}
 	return findings
 }
 
-func activeSlot(src Source, pid int32) error {
-	return finding("stop `pombo run`, wherever it runs, and try again", "slot %q is in use by the session of pid %d", src.Slot, pid)
-}
+// stopReader is the way out where a slot is active.
+const stopReader = "stop `pombo run`, wherever it runs, and try again"
 
 func dropSlot(ctx context.Context, conn *pgx.Conn, src Source) error {
 	_, err := conn.Exec(ctx, `SELECT pg_drop_replication_slot($1)`, src.Slot)
 	var pgErr *pgconn.PgError
-	if errors.As(err, &pgErr) && pgErr.Code == "55006" { // object_in_use
-		return finding("stop `pombo run`, wherever it runs, and try again", "%s", pgErr.Message)
-	}
-	if err != nil {
+	switch {
+	case errors.As(err, &pgErr) && pgErr.Code == "55006": // object_in_use: somebody has been quicker
+		return finding(stopReader, "%s", pgErr.Message)
+	case err != nil:
 		return fmt.Errorf("drop slot %q: %w", src.Slot, err)
 	}
 	return nil

@@ -168,7 +168,7 @@ func (r *Router) resolve(e decoder.Event) (string, error) {
 	return topic, nil
 }
 
-// Key lends the record key, the aggregate id: nil for NULL, empty but not nil for ”.
+// Key lends the record key, the aggregate id: nil for NULL, empty but not nil for the empty string.
 func (r *Router) Key(e decoder.Event) []byte { return e.Column(decoder.AggregateID) }
 
 // Value lends the record value, the payload: nil for NULL, which Kafka calls a tombstone.

@@ -26,6 +26,7 @@ func TestTemplateRefused(t *testing.T) {
 		{"function that repeats", `{{printf "%999999d" .ID}}`, "function printf is not offered, only " + functions},
 		{"function that doubles", "{{.ID | js | js | js}}", "function js is not offered, only " + functions},
 		{"no argument", "{{lower}}", "at <lower>: wrong number of args for lower: want 1 got 0"},
+		{"no argument in a branch", "{{if .EventType}}a{{else}}{{lower}}{{end}}", "at <lower>: wrong number of args for lower: want 1 got 0"},
 		{"two arguments", "{{lower .ID .ID}}", "at <lower>: wrong number of args for lower: want 1 got 2"},
 		{"wrong argument", "{{lower (not .ID)}}", "at <.ID>: wrong type for value; expected string; got bool"},
 		{"text as a function", `{{"x" .ID}}`, `at <"x">: can't give argument to non-function "x"`},

@@ -20,6 +20,7 @@ func TestKebabAndSnake(t *testing.T) {
 		{"order-line", "order-line", "order_line"},
 		{"Order Line", "order-line", "order_line"},
 		{"Order2Line", "order2-line", "order2_line"},
+		{"V2API", "v2-api", "v2_api"},
 		{"V2Order", "v2-order", "v2_order"},
 		{"order2", "order2", "order2"},
 		{"__order--line__", "order-line", "order_line"},

@@ -34,7 +34,7 @@ type Kafka struct {
 	client   sarama.Client
 	end      context.CancelFunc // closes the connections
 	producer identity
-	tracker  *checkpoint.Tracker[*decoder.Batch]
+	tracker  *checkpoint.Tracker
 	build    assembler
 
 	topics  map[string]*topic
@@ -70,7 +70,7 @@ func Open(ctx context.Context, cfg Config, r *router.Router, pool *decoder.Pool,
 		log:     log,
 		client:  client,
 		end:     end,
-		tracker: checkpoint.NewTracker[*decoder.Batch](flushed),
+		tracker: checkpoint.NewTracker(flushed),
 		topics:  make(map[string]*topic),
 		brokers: make(map[*sarama.Broker]*broker),
 		lookup:  newLookups(),
@@ -90,9 +90,9 @@ func (k *Kafka) Close() error {
 	return k.client.Close()
 }
 
-// Run publishes the batches of filled in order, releases each once it and all before it are
-// acknowledged, and returns nil when filled is closed and everything is released. What cannot be
-// delivered is tried for as long as it takes; an error means that the session has to end.
+// Run publishes the batches of filled, recycles each when its events are acknowledged, and returns nil when filled is
+// closed and everything is acknowledged. What cannot be delivered is tried for as long as it takes; an error
+// means that the session has to end.
 func (k *Kafka) Run(ctx context.Context, filled <-chan *decoder.Batch) error {
 	defer context.AfterFunc(ctx, k.end)() // a write to a silent broker must not hold up the end
 	defer k.lookup.start(ctx, k)()
@@ -104,7 +104,6 @@ func (k *Kafka) Run(ctx context.Context, filled <-chan *decoder.Batch) error {
 		if k.poison != nil && halt == nil {
 			filled, halt = nil, time.After(haltPatience)
 		}
-		k.release()
 		k.send()
 		k.lookup.request()
 	}
@@ -116,8 +115,12 @@ func (k *Kafka) Run(ctx context.Context, filled <-chan *decoder.Batch) error {
 
 // step waits for one thing to happen and deals with it.
 func (k *Kafka) step(ctx context.Context, filled *<-chan *decoder.Batch, halt <-chan time.Time) error {
+	accept := *filled
+	if k.tracker.Window() >= k.pool.Budget() {
+		accept = nil // something is stuck: what flows past it is sent again after a crash, so it must have an end
+	}
 	select {
-	case b, ok := <-*filled:
+	case b, ok := <-accept:
 		if !ok {
 			*filled = nil
 			return nil
@@ -137,7 +140,7 @@ func (k *Kafka) step(ctx context.Context, filled *<-chan *decoder.Batch, halt <-
 
 // accept queues the events of a batch behind those of the partitions they go to.
 func (k *Kafka) accept(b *decoder.Batch) {
-	ticket := k.tracker.Add(b, b.Len(), b.LSN)
+	entry := k.tracker.Add(b.Len(), b.Bytes(), b.LSN)
 	for i := range b.Len() {
 		e := b.Event(i)
 		name, err := k.router.Topic(e)
@@ -150,7 +153,7 @@ func (k *Kafka) accept(b *decoder.Batch) {
 			t = k.newTopic(name)
 		}
 		k.queued++
-		k.enqueue(t, item{ticket: ticket, batch: b, index: i})
+		k.enqueue(t, item{entry: entry, batch: b, index: i})
 	}
 }
 
@@ -179,17 +182,6 @@ func (k *Kafka) ready(p *partition) {
 	}
 	p.listed = true
 	p.leader.ready = append(p.leader.ready, p)
-}
-
-// release recycles, oldest first, the batches that are settled with all before them.
-func (k *Kafka) release() {
-	for {
-		b, ok := k.tracker.Release()
-		if !ok {
-			return
-		}
-		k.pool.Recycle(b)
-	}
 }
 
 // send writes to every broker what is ready for it and what its free requests allow. Ready

@@ -31,7 +31,7 @@ func TestPartitionMovesWhileItsLeaderIsSilent(t *testing.T) {
 	require.NoError(t, cluster.MoveTopicPartition("orders", 6, 1))
 	fault := cluster.Fault(kfake.Fault{Keys: []kmsg.Key{kmsg.Produce}, Partitions: []int32{7}, Err: kerr.NotLeaderForPartition})
 	s.commit(s.onPartition(8, 7)...)
-	require.NoError(t, fault.Wait(t.Context(), 1))
+	eventually(t, "partition 7 is refused", func() bool { return fault.Hits() == 1 })
 	eventually(t, "partition 7 is sent again", func() bool {
 		n := 0
 		for _, b := range tap.batches("orders") {

@@ -2,6 +2,7 @@ package sink
 
 import (
 	"bufio"
+	"bytes"
 	"context"
 	"encoding/json"
 	"fmt"
@@ -55,7 +56,7 @@ func (p *Printer) print(b *decoder.Batch) error {
 			if err != nil {
 				return err
 			}
-			p.w.Write(append(line, '\n')) // the error is kept for Flush
+			fmt.Fprintf(p.w, "%s\n", line) // the error is kept for Flush
 			continue
 		}
 		r.print(p.w)
@@ -84,10 +85,28 @@ type text []byte
 
 // MarshalJSON implements json.Marshaler.
 func (t text) MarshalJSON() ([]byte, error) {
-	if utf8.Valid(t) {
-		return json.Marshal(string(t))
+	if !utf8.Valid(t) {
+		return json.Marshal(map[string][]byte{"base64": t})
 	}
-	return json.Marshal(map[string][]byte{"base64": t})
+	encoded, err := json.Marshal(string(t))
+	return escapeControls(encoded), err
+}
+
+// escapeControls escapes the control characters that may stand in JSON as they are, DEL and those of C1:
+// some terminals obey them.
+func escapeControls(encoded []byte) []byte {
+	if !bytes.ContainsFunc(encoded, unicode.IsControl) {
+		return encoded
+	}
+	var escaped []byte
+	for _, r := range string(encoded) {
+		if unicode.IsControl(r) {
+			escaped = fmt.Appendf(escaped, `\u%04x`, r)
+			continue
+		}
+		escaped = utf8.AppendRune(escaped, r)
+	}
+	return escaped
 }
 
 func (p *Printer) record(e decoder.Event) record {

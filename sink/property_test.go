@@ -22,9 +22,11 @@ type model struct {
 	t *rapid.T
 	k *Kafka
 
+	conns        []*sarama.Broker // some of them lost
 	open         []*request
 	sent         map[*partition][]string // the events of the batch that is sent and not settled
 	sequence     map[*partition]int32    // of the next event that is sent for the first time
+	refusals     map[*partition]int      // in a row
 	acknowledged map[string]bool
 	log          map[string][]string // what topics have, by partition
 	stamps       []pglogrepl.LSN     // of the transactions
@@ -42,6 +44,7 @@ func newModel(t *rapid.T) *model {
 		t:            t,
 		sent:         make(map[*partition][]string),
 		sequence:     make(map[*partition]int32),
+		refusals:     make(map[*partition]int),
 		acknowledged: make(map[string]bool),
 		log:          make(map[string][]string),
 	}
@@ -50,7 +53,7 @@ func newModel(t *rapid.T) *model {
 		router:  r,
 		pool:    m.pool,
 		log:     zerolog.Nop(),
-		tracker: checkpoint.NewTracker[*decoder.Batch](m.flushed),
+		tracker: checkpoint.NewTracker(m.flushed),
 		topics:  make(map[string]*topic),
 		brokers: make(map[*sarama.Broker]*broker),
 		lookup:  newLookups(),
@@ -74,21 +77,22 @@ func (m *model) commitSome(t *rapid.T) {
 	m.k.accept(<-m.filled)
 }
 
-// lookUp answers about a topic, with leaders anywhere.
+// lookUp answers about a topic, with leaders on any connection, even one that was lost while they were asked for.
 func (m *model) lookUp(t *rapid.T) {
 	name := fmt.Sprint("topic", rapid.IntRange(1, modelTopics).Draw(t, "topic"))
 	topic, ok := m.k.topics[name]
 	if !ok {
 		t.Skip("not yet used")
 	}
-	conns := []*sarama.Broker{sarama.NewBroker("a:1"), sarama.NewBroker("b:1")}
-	for conn := range m.k.brokers {
-		conns = append(conns, conn)
+	if rapid.IntRange(0, 2).Draw(t, "new connection") == 0 {
+		m.conns = append(m.conns, sarama.NewBroker("broker:9092"))
 	}
-	slices.SortStableFunc(conns, func(a, b *sarama.Broker) int { return len(a.Addr()) - len(b.Addr()) })
+	if len(m.conns) == 0 {
+		t.Skip("no broker")
+	}
 	leaders := make([]leader, modelPartitions)
 	for i := range leaders {
-		leaders[i].conn = rapid.SampledFrom(conns).Draw(t, "leader")
+		leaders[i].conn = rapid.SampledFrom(m.conns).Draw(t, "leader")
 		if rapid.IntRange(0, 9).Draw(t, "leaderless") == 0 {
 			leaders[i] = leader{err: sarama.ErrLeaderNotAvailable}
 		}
@@ -98,19 +102,22 @@ func (m *model) lookUp(t *rapid.T) {
 
 // send puts one more request in flight.
 func (m *model) send(t *rapid.T) {
-	for _, br := range m.k.brokers {
-		if len(br.ready) == 0 {
-			continue
+	for _, conn := range m.conns {
+		if br := m.k.brokers[conn]; br != nil && len(br.ready) > 0 {
+			m.produce(br, rapid.IntRange(1, len(br.ready)).Draw(t, "share"))
+			return
 		}
-		r, _ := m.k.assemble(br, rapid.IntRange(1, len(br.ready)).Draw(t, "share"))
-		m.k.build.reset()
-		for _, p := range r.partitions {
-			m.noteSent(p)
-		}
-		m.open = append(m.open, r)
-		return
 	}
 	t.Skip("nothing is ready")
+}
+
+func (m *model) produce(br *broker, share int) {
+	r, _ := m.k.assemble(br, share)
+	m.k.build.reset()
+	for _, p := range r.partitions {
+		m.noteSent(p)
+	}
+	m.open = append(m.open, r)
 }
 
 // noteSent requires that a partition has one request in flight (I7), and that a retry is what it was.
@@ -138,6 +145,9 @@ func (m *model) answer(t *rapid.T) {
 	r := m.open[i]
 	m.open = slices.Delete(m.open, i, i+1)
 	if rapid.IntRange(0, 4).Draw(t, "connection lost") == 0 {
+		for _, p := range r.partitions {
+			m.refusals[p]++
+		}
 		require.NoError(t, m.k.settle(r, nil, errors.New("connection lost")))
 		return
 	}
@@ -155,6 +165,8 @@ func (m *model) answer(t *rapid.T) {
 			m.noteAcknowledged(p)
 		case code == sarama.ErrMessageSizeTooLarge:
 			delete(m.sent, p)
+		default:
+			m.refusals[p]++
 		}
 		answer.AddTopicPartition(p.topic.name, p.id, code)
 	}
@@ -169,44 +181,40 @@ func (m *model) noteAcknowledged(p *partition) {
 	}
 	m.sequence[p] += int32(len(m.sent[p]))
 	delete(m.sent, p)
+	delete(m.refusals, p)
 }
 
 // check requires that the flushed position is the stamp of the last transaction that is acknowledged with all
-// before it (I1), and that as many batches are free.
+// before it (I1), and that the batches of all that are acknowledged are free, also those behind a gap.
 func (m *model) check(t *rapid.T) {
-	m.k.release()
-	flushed, complete := pglogrepl.LSN(0), 0
+	flushed, unsettled, start := pglogrepl.LSN(0), 0, 0
 	for i, end := range m.ends {
-		if slices.ContainsFunc(m.rows[:end], func(r row) bool { return !m.acknowledged[r[0].(string)] }) {
-			break
+		switch {
+		case slices.ContainsFunc(m.rows[start:end], func(r row) bool { return !m.acknowledged[r[0].(string)] }):
+			unsettled++
+		case unsettled == 0:
+			flushed = m.stamps[i]
 		}
-		flushed, complete = m.stamps[i], i+1
+		start = end
 	}
 	require.Equal(t, flushed, m.flushed.Load())
-	require.Equal(t, decoder.Batches-len(m.ends)+complete, m.pool.Available())
+	require.Equal(t, decoder.Batches-unsettled, m.pool.Available())
+	for p, n := range m.refusals {
+		require.Equal(t, n, p.failures, "the pause before a retry depends on it")
+	}
 }
 
 // settleAll answers everything, so that all events arrive.
 func (m *model) settleAll() {
+	conn := sarama.NewBroker("broker:9092")
+	leaders := slices.Repeat([]leader{{conn: conn}}, modelPartitions)
 	for round := 0; m.k.queued > 0; round++ {
 		require.Less(m.t, round, 100, "%d events are forgotten", m.k.queued)
-		conn := sarama.NewBroker("c:1")
 		for _, topic := range m.k.topics {
-			leaders := make([]leader, modelPartitions)
-			for i := range leaders {
-				leaders[i].conn = conn
-			}
 			require.NoError(m.t, m.k.found([]found{{topic: topic, leaders: leaders}}))
 		}
-		for _, br := range m.k.brokers {
-			for len(br.ready) > 0 {
-				r, _ := m.k.assemble(br, len(br.ready))
-				m.k.build.reset()
-				for _, p := range r.partitions {
-					m.noteSent(p)
-				}
-				m.open = append(m.open, r)
-			}
+		if br := m.k.broker(conn); len(br.ready) > 0 {
+			m.produce(br, len(br.ready))
 		}
 		for _, r := range m.open {
 			answer := new(sarama.ProduceResponse)

@@ -2,6 +2,7 @@ package sink
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"encoding/binary"
 	"fmt"
@@ -9,12 +10,12 @@ import (
 	"sync"
 	"time"
 
-	"github.com/IBM/sarama"
 	"github.com/jackc/pglogrepl"
 	"github.com/jackc/pgx/v5/pgtype"
 	"github.com/rs/zerolog"
 	"github.com/stretchr/testify/require"
 	"github.com/twmb/franz-go/pkg/kfake"
+	"github.com/twmb/franz-go/pkg/kgo"
 
 	"github.com/pombo-cdc/pombo/checkpoint"
 	"github.com/pombo-cdc/pombo/decoder"
@@ -28,6 +29,8 @@ type tester interface {
 	Cleanup(func())
 	Context() context.Context
 }
+
+var nopLog = zerolog.Nop()
 
 // patience is how long a test waits for what has to happen.
 const patience = 20 * time.Second
@@ -153,29 +156,39 @@ func (s *source) free() *decoder.Batch {
 func (s *source) events(topic string, keys ...string) []row {
 	rows := make([]row, len(keys))
 	for i, key := range keys {
-		id := fmt.Sprintf("event-%d", len(s.rows)+i)
+		id := fmtID(len(s.rows) + i)
 		rows[i] = row{id, topic, key, "Happened", "payload of " + id}
 	}
 	return rows
 }
 
+func fmtID(n int) string { return fmt.Sprint("event-", n) }
+
 // onPartition returns a row for a topic orders of n partitions that goes to partition p.
-func (s *source) onPartition(n, p int32) []row {
-	for i := 0; ; i++ {
-		if key := fmt.Sprint("key", i); router.Partition([]byte(key), n) == p {
-			return s.events("orders", key)
+func (s *source) onPartition(n int, p int32) []row { return s.events("orders", keys(n)[p]) }
+
+// keys returns a key for each of n partitions.
+func keys(n int) []string {
+	found := make([]string, n)
+	for i, missing := 0, n; missing > 0; i++ {
+		key := fmt.Sprint("key", i)
+		if p := router.Partition([]byte(key), int32(n)); found[p] == "" {
+			found[p] = key
+			missing--
 		}
 	}
+	return found
 }
 
 // session is a Kafka at work.
 type session struct {
 	*source
-	kafka  *Kafka
-	cancel context.CancelCauseFunc
-	ended  chan struct{}
-	err    error // of Run, once ended
-	log    *logBook
+	kafka   *Kafka
+	cancel  context.CancelCauseFunc
+	ended   chan struct{}
+	err     error // of Run, once ended
+	closing sync.Once
+	log     *logBook
 }
 
 func config(cluster *kfake.Cluster) Config { return Config{Brokers: cluster.ListenAddrs()} }
@@ -196,9 +209,14 @@ func run(t tester, cfg Config) *session {
 	t.Cleanup(func() {
 		cancel(nil)
 		<-s.ended
-		require.NoError(t, s.kafka.Close())
+		s.close()
 	})
 	return s
+}
+
+// close closes the Kafka, once.
+func (s *session) close() {
+	s.closing.Do(func() { require.NoError(s.t, s.kafka.Close()) })
 }
 
 // result waits for Run.
@@ -245,9 +263,9 @@ func (s *session) requireDelivered(cluster *kfake.Cluster, rows []row) {
 	require.Equal(s.t, want, got)
 }
 
-func eventID(m *sarama.ConsumerMessage) string {
-	for _, h := range m.Headers {
-		if string(h.Key) == "eventId" {
+func eventID(r *kgo.Record) string {
+	for _, h := range r.Headers {
+		if h.Key == "eventId" {
 			return string(h.Value)
 		}
 	}
@@ -266,33 +284,25 @@ func (s *session) awaitFlushed(lsn pglogrepl.LSN) {
 	require.Equal(s.t, lsn, s.flushed.Load())
 }
 
-// consume reads all partitions of a topic, one after the other.
-func consume(t tester, cluster *kfake.Cluster, topic string) []*sarama.ConsumerMessage {
+// consume reads a topic from the start, with another library than the one that wrote it.
+func consume(t tester, cluster *kfake.Cluster, topic string) (records []*kgo.Record) {
 	t.Helper()
-	conf := sarama.NewConfig()
-	conf.Version = sarama.MaxVersion
-	conf.Consumer.MaxWaitTime = 10 * time.Millisecond // that closing a partition waits
-	consumer, err := sarama.NewConsumer(cluster.ListenAddrs(), conf)
+	client, err := kgo.NewClient(kgo.SeedBrokers(cluster.ListenAddrs()...), kgo.ConsumeTopics(topic), kgo.FetchMaxWait(10*time.Millisecond))
 	require.NoError(t, err)
-	defer func() { require.NoError(t, consumer.Close()) }()
-	var messages []*sarama.ConsumerMessage
+	defer client.Close()
+	missing := 0
 	for _, info := range cluster.PartitionInfos(topic) {
-		if info.HighWatermark == 0 {
-			continue
-		}
-		partition, err := consumer.ConsumePartition(topic, info.Partition, sarama.OffsetOldest)
-		require.NoError(t, err)
-		for range info.HighWatermark {
-			select {
-			case m := <-partition.Messages():
-				messages = append(messages, m)
-			case <-time.After(patience):
-				require.FailNow(t, "the consumer gets nothing")
-			}
-		}
-		require.NoError(t, partition.Close())
+		missing += int(info.HighWatermark)
 	}
-	return messages
+	ctx, cancel := context.WithTimeout(t.Context(), patience)
+	defer cancel()
+	for len(records) < missing {
+		fetches := client.PollFetches(ctx)
+		require.NoError(t, fetches.Err())
+		records = append(records, fetches.Records()...)
+	}
+	slices.SortStableFunc(records, func(a, b *kgo.Record) int { return cmp.Compare(a.Partition, b.Partition) })
+	return records
 }
 
 // logBook collects log lines.

@@ -14,9 +14,9 @@ import (
 
 // item is an event on its way.
 type item struct {
-	ticket checkpoint.Ticket
-	batch  *decoder.Batch
-	index  int
+	entry *checkpoint.Entry
+	batch *decoder.Batch
+	index int
 }
 
 func (it item) event() decoder.Event { return it.batch.Event(it.index) }
@@ -98,16 +98,19 @@ func (t *topic) settled() bool {
 
 // oldest returns the event that has waited longest, for a message about the topic.
 func (t *topic) oldest() (eventID string, ok bool) {
-	first := item{ticket: math.MaxUint64}
+	var first decoder.Event
 	for _, q := range t.queues() {
-		if q.len() > 0 && q.at(0).ticket < first.ticket {
-			first = q.at(0)
+		if q.len() == 0 {
+			continue
+		}
+		if e := q.at(0).event(); !ok || e.CommitTime().Before(first.CommitTime()) {
+			first, ok = e, true
 		}
 	}
-	if first.batch == nil {
+	if !ok {
 		return "", false
 	}
-	return string(first.event().Column(decoder.ID)), true
+	return string(first.Column(decoder.ID)), true
 }
 
 func (t *topic) queues() []*queue[item] {
@@ -123,11 +126,13 @@ func (k *Kafka) advance(p *partition) {
 	n := p.sent
 	p.sent = 0
 	for i := 0; i < n; {
-		ticket, run := p.queue.at(i).ticket, 1
-		for i+run < n && p.queue.at(i+run).ticket == ticket {
+		it, run := p.queue.at(i), 1
+		for i+run < n && p.queue.at(i+run).entry == it.entry {
 			run++
 		}
-		k.tracker.Done(ticket, run)
+		if k.tracker.Done(it.entry, run) {
+			k.pool.Recycle(it.batch)
+		}
 		i += run
 	}
 	p.queue.pop(n)

@@ -27,6 +27,7 @@ type wiretap struct {
 	hold     func(node int, key int16) bool // requests that the broker does not get yet
 	mute     func(*produceRequest) bool     // answers that the client does not get yet
 	lose     func(*produceRequest) bool     // answers in place of which the connection ends
+	deaf     bool                           // nothing is read from clients any more
 }
 
 // produceRequest is a request to produce as it was on the wire.
@@ -226,11 +227,21 @@ func (c *tappedConn) receive() {
 		if _, err := io.ReadFull(c.Conn, bytes); err != nil {
 			return
 		}
+		c.listen()
 		bytes = append(bytes, make([]byte, binary.BigEndian.Uint32(bytes))...)
 		if _, err := io.ReadFull(c.Conn, bytes[4:]); err != nil {
 			return
 		}
 		c.note(bytes)
+	}
+}
+
+// listen waits while the broker is deaf.
+func (c *tappedConn) listen() {
+	c.tap.mu.Lock()
+	defer c.tap.mu.Unlock()
+	for !c.ended && c.tap.deaf {
+		c.tap.moved.Wait()
 	}
 }
 
@@ -291,27 +302,38 @@ var errAnswerLost = errors.New("the wiretap lost the answer")
 
 // Write passes one answer on: Int32 length, Int32 correlation id, body.
 func (c *tappedConn) Write(answer []byte) (int, error) {
+	if !c.pass(answer) {
+		_ = c.Close()
+		return 0, errAnswerLost
+	}
+	return c.Conn.Write(answer)
+}
+
+// pass waits until an answer may pass and notes it, before the client can have it.
+func (c *tappedConn) pass(answer []byte) bool {
 	c.tap.mu.Lock()
-	if r := c.open[int32(binary.BigEndian.Uint32(answer[4:]))]; r != nil {
-		if c.tap.lose(r) {
-			c.tap.mu.Unlock()
-			_ = c.Close()
-			return 0, errAnswerLost
-		}
-		for !c.ended && c.tap.mute(r) {
-			c.tap.moved.Wait()
-		}
+	defer c.tap.mu.Unlock()
+	r := c.open[int32(binary.BigEndian.Uint32(answer[4:]))]
+	if r == nil {
+		return true
+	}
+	if c.tap.lose(r) {
+		return false
+	}
+	for !c.ended && c.tap.mute(r) {
+		c.tap.moved.Wait()
+	}
+	if !c.ended {
 		c.noteAnswer(r, answer[8:])
 	}
-	c.tap.mu.Unlock()
-	return c.Conn.Write(answer)
+	return !c.ended
 }
 
 func (c *tappedConn) noteAnswer(r *produceRequest, body []byte) {
 	delete(c.open, r.id)
 	response := kmsg.NewPtrProduceResponse()
 	response.SetVersion(produceVersion)
-	if c.ended || !assert.NoError(c.tap.t, response.ReadFrom(body)) {
+	if !assert.NoError(c.tap.t, response.ReadFrom(body)) {
 		return
 	}
 	r.answered = true

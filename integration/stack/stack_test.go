@@ -116,12 +116,12 @@ func TestPostgresThatCannotStartSaysWhy(t *testing.T) {
 	require.ErrorContains(t, err, `"few"`)
 }
 
-// kafkaClient notices within seconds that nobody answers.
-func kafkaClient(t *testing.T, k *stack.Kafka) sarama.Client {
+// kafkaClient notices within a second that nobody answers, and asks so many times again for what is not there.
+func kafkaClient(t *testing.T, k *stack.Kafka, retries int) sarama.Client {
 	t.Helper()
 	conf := sarama.NewConfig()
 	conf.Net.DialTimeout, conf.Net.ReadTimeout, conf.Net.WriteTimeout = time.Second, time.Second, time.Second
-	conf.Metadata.Retry.Max = 2 // a new topic has no leader at once
+	conf.Metadata.Retry.Max = retries
 	conf.Producer.Return.Successes = true
 	client, err := sarama.NewClient(k.Brokers(), conf)
 	require.NoError(t, err)
@@ -130,9 +130,10 @@ func kafkaClient(t *testing.T, k *stack.Kafka) sarama.Client {
 }
 
 // produce sends one record and returns its offset.
-func produce(t *testing.T, client sarama.Client, topic string) int64 {
+func produce(t *testing.T, k *stack.Kafka, topic string) int64 {
 	t.Helper()
-	producer, err := sarama.NewSyncProducerFromClient(client)
+	const untilThereIsATopic = 100
+	producer, err := sarama.NewSyncProducerFromClient(kafkaClient(t, k, untilThereIsATopic))
 	require.NoError(t, err)
 	defer func() { require.NoError(t, producer.Close()) }()
 	_, offset, err := producer.SendMessage(&sarama.ProducerMessage{Topic: topic, Key: sarama.StringEncoder("key"), Value: sarama.StringEncoder("value")})
@@ -140,26 +141,44 @@ func produce(t *testing.T, client sarama.Client, topic string) int64 {
 	return offset
 }
 
-func TestKafkaKeepsItsRecordsOverStopAndKill(t *testing.T) {
+func TestKafkaComesBack(t *testing.T) {
 	k := startKafka(t)
-	topic := fmt.Sprintf("kept-%d", time.Now().UnixNano())
-	require.EqualValues(t, 0, produce(t, kafkaClient(t, k), topic))
-	for i, end := range []func(context.Context) error{k.Stop, k.Kill} {
-		must(t, end(t.Context()))
-		_, err := sarama.NewClient(k.Brokers(), nil)
-		require.Error(t, err)
-		require.NoError(t, k.Start(t.Context()))
-		require.EqualValues(t, i+1, produce(t, kafkaClient(t, k), topic))
-	}
+	t.Run("to its clients after a pause", func(t *testing.T) {
+		client := kafkaClient(t, k, 0)
+		must(t, k.Pause())
+		require.Error(t, client.RefreshMetadata())
+		require.NoError(t, k.Resume())
+		require.NoError(t, client.RefreshMetadata())
+	})
+	t.Run("with its records after a stop and a kill", func(t *testing.T) {
+		topic := fmt.Sprintf("kept-%d", time.Now().UnixNano())
+		require.EqualValues(t, 0, produce(t, k, topic))
+		for i, end := range []func(context.Context) error{k.Stop, k.Kill} {
+			must(t, end(t.Context()))
+			_, err := sarama.NewClient(k.Brokers(), nil)
+			require.Error(t, err)
+			require.NoError(t, k.Start(t.Context()))
+			require.EqualValues(t, i+1, produce(t, k, topic))
+		}
+	})
 }
 
-func TestPausedKafkaIsSilentUntilItIsResumed(t *testing.T) {
-	k := startKafka(t)
-	client := kafkaClient(t, k)
-	must(t, k.Pause())
-	require.Error(t, client.RefreshMetadata())
-	require.NoError(t, k.Resume())
-	require.NoError(t, client.RefreshMetadata())
+func TestGivenServersAreAdoptedIfTheyFit(t *testing.T) {
+	own := startPostgres(t, nil)
+	t.Setenv("POMBO_TEST_POSTGRES", own.DSN("postgres"))
+	t.Setenv("POMBO_TEST_POSTGRES_VERSION", "")
+	given := startPostgres(t, nil)
+	require.Equal(t, own.Addr(), given.Addr())
+	require.ErrorIs(t, given.Stop(t.Context(), stack.Fast), errors.ErrUnsupported)
+	_, err := stack.StartPostgres(t.Context(), stack.PostgresOptions{Version: 9})
+	require.ErrorContains(t, err, "not 9")
+
+	t.Setenv("POMBO_TEST_KAFKA", "embedded")
+	t.Setenv("POMBO_TEST_REAL", "")
+	brokers := startKafka(t).Brokers()
+	t.Setenv("POMBO_TEST_KAFKA", "")
+	t.Setenv("POMBO_TEST_BROKERS", strings.Join(brokers, ","))
+	require.Equal(t, brokers, startKafka(t).Brokers())
 }
 
 func TestTheEmbeddedBrokerIsRefusedWhereARealOneIsDemanded(t *testing.T) {
@@ -171,7 +190,7 @@ func TestTheEmbeddedBrokerIsRefusedWhereARealOneIsDemanded(t *testing.T) {
 	t.Setenv("POMBO_TEST_REAL", "")
 	k := startKafka(t)
 	require.False(t, k.Real())
-	require.EqualValues(t, 0, produce(t, kafkaClient(t, k), "topic"))
+	require.EqualValues(t, 0, produce(t, k, "topic"))
 	require.ErrorIs(t, k.Kill(t.Context()), errors.ErrUnsupported)
 }
 

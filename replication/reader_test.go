@@ -1,0 +1,206 @@
+package replication
+
+import (
+	"bytes"
+	"crypto/tls"
+	"errors"
+	"io"
+	"net"
+	"net/http/httptest"
+	"os"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/stretchr/testify/require"
+	"pgregory.net/rapid"
+)
+
+// attached returns a reader of conn that nobody interrupts.
+func attached(conn net.Conn) *burstReader {
+	b := newBurstReader(conn)
+	b.attach(conn)
+	b.interrupted = func() bool { return false }
+	return b
+}
+
+func TestBytesComeInOrderHoweverTheyAreCut(t *testing.T) {
+	rapid.Check(t, func(rt *rapid.T) {
+		chunks := rapid.SliceOfN(rapid.SliceOfN(rapid.Byte(), 1, 3000), 1, -1).Draw(rt, "chunks")
+		gaps := rapid.SliceOfN(rapid.IntRange(0, 15), len(chunks), len(chunks)).Draw(rt, "milliseconds before each")
+		sizes := rapid.SliceOfN(rapid.IntRange(1, 5000), 1, 20).Draw(rt, "sizes of reads")
+		inBubble(t, rt, func(t tester) {
+			client, server := net.Pipe()
+			go func() {
+				for i, chunk := range chunks {
+					time.Sleep(time.Duration(gaps[i]) * time.Millisecond)
+					_, _ = server.Write(chunk)
+				}
+				_ = server.Close()
+			}()
+			require.Equal(t, bytes.Join(chunks, nil), readAll(t, attached(client), sizes))
+		})
+	})
+}
+
+// readAll reads to the end with a wake time all 10 ms.
+func readAll(t tester, b *burstReader, sizes []int) []byte {
+	var all []byte
+	for i := 0; ; i++ {
+		b.wake = time.Now().Add(10 * time.Millisecond)
+		p := make([]byte, sizes[i%len(sizes)])
+		n, err := b.Read(p)
+		all = append(all, p[:n]...)
+		switch {
+		case errors.Is(err, io.EOF), errors.Is(err, io.ErrClosedPipe): // a pipe that was closed takes no deadline
+			return all
+		case errors.Is(err, os.ErrDeadlineExceeded):
+			require.Zero(t, n)
+			require.False(t, time.Now().Before(b.wake))
+		default:
+			require.NoError(t, err)
+		}
+	}
+}
+
+// TLS keeps what it has of a record when a deadline ends a read.
+func TestBytesComeInOrderThroughTLS(t *testing.T) {
+	https := httptest.NewTLSServer(nil)
+	t.Cleanup(https.Close)
+	synctest.Test(t, func(t *testing.T) {
+		client, server := net.Pipe()
+		sent := bytes.Repeat([]byte("0123456789abcdef"), 1000)
+		var writer sync.WaitGroup
+		writer.Go(func() {
+			slow := tls.Server(trickle{server}, &tls.Config{Certificates: https.TLS.Certificates})
+			_, _ = slow.Write(sent)
+			_ = slow.Close()
+		})
+		defer writer.Wait()
+		conn := tls.Client(client, &tls.Config{InsecureSkipVerify: true})
+		require.NoError(t, conn.Handshake())
+		require.Equal(t, sent, readAll(t, attached(conn), []int{1000}))
+	})
+}
+
+// trickle writes a few bytes at a time, with pauses longer than the reader waits.
+type trickle struct{ net.Conn }
+
+func (c trickle) Write(p []byte) (n int, err error) {
+	for n < len(p) && err == nil {
+		var m int
+		m, err = c.Conn.Write(p[n:min(n+100, len(p))])
+		n += m
+		time.Sleep(15 * time.Millisecond)
+	}
+	return n, err
+}
+
+func TestAReadEndsAtTheWakeTime(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		client, _ := net.Pipe()
+		b := attached(client)
+		for range 3 {
+			b.wake = time.Now().Add(time.Second)
+			_, err := b.Read(make([]byte, 1))
+			require.ErrorIs(t, err, os.ErrDeadlineExceeded)
+			require.Equal(t, b.wake, time.Now())
+		}
+	})
+}
+
+// Whenever it comes: before the deadline is set, between that and the look at interrupted, or while the read waits.
+func TestAnInterruptIsNotMissed(t *testing.T) {
+	for name, interrupt := range map[string]func(b *burstReader, now func()){
+		"before":  func(_ *burstReader, now func()) { now() },
+		"between": func(b *burstReader, now func()) { b.interrupted = func() bool { now(); return true } },
+		"during":  func(_ *burstReader, now func()) { go func() { synctest.Wait(); now() }() },
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				client, _ := net.Pipe()
+				b := attached(client)
+				b.wake = time.Now().Add(time.Hour)
+				asked := time.Now()
+				interrupt(b, func() {
+					b.interrupted = func() bool { return true }
+					require.NoError(t, client.SetReadDeadline(past))
+				})
+				_, err := b.Read(make([]byte, 1))
+				require.ErrorIs(t, err, os.ErrDeadlineExceeded)
+				require.Equal(t, asked, time.Now())
+			})
+		})
+	}
+}
+
+func TestAPauseIsMadeOnlyWhileTheStreamIsBusy(t *testing.T) {
+	type reads struct {
+		n     int
+		every time.Duration
+		bytes int
+	}
+	for name, c := range map[string]struct {
+		reads []reads
+		pause time.Duration
+	}{
+		"at first":                      {nil, 0},
+		"a few reads at once":           {[]reads{{busyReads, 0, 100}}, 0},
+		"a row after the other":         {[]reads{{busyReads + 1, 10 * time.Microsecond, 100}}, fillTime},
+		"thousands a second":            {[]reads{{1000, 200 * time.Microsecond, 100}}, 0},
+		"pauses that bring much":        {[]reads{{busyReads + 1, 0, 100}, {100, fillTime, worthwhile}}, fillTime},
+		"a pause that brought little":   {[]reads{{busyReads + 1, 0, 100}, {1, fillTime, worthwhile - 1}}, 0},
+		"plenty in one read":            {[]reads{{busyReads + 1, 0, 100}, {1, fillTime, plenty}}, 0},
+		"and no longer plenty":          {[]reads{{busyReads + 1, 0, 100}, {1, fillTime, plenty}, {1, 0, plenty - 1}}, fillTime},
+		"busy again after a quiet time": {[]reads{{busyReads + 1, 0, 100}, {1, fillTime, 100}, {busyReads + 1, 0, 100}}, fillTime},
+	} {
+		t.Run(name, func(t *testing.T) {
+			var p pacer
+			now := time.Now()
+			for _, r := range c.reads {
+				for range r.n {
+					now = now.Add(r.every)
+					p.read(now, r.bytes)
+				}
+			}
+			require.Equal(t, c.pause, p.pause())
+			p.silence()
+			require.Zero(t, p.pause())
+		})
+	}
+}
+
+// A Unix socket holds too little for a pause to bring more.
+func TestAUnixSocketIsReadWithoutPauses(t *testing.T) {
+	for network, pauses := range map[string]bool{"tcp": true, "unix": false} {
+		t.Run(network, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				client, server := net.Pipe()
+				go func() {
+					for range 2 * busyReads {
+						_, _ = server.Write([]byte{1})
+					}
+					_ = server.Close()
+				}()
+				b := attached(named{client, network})
+				started := time.Now()
+				readAll(t, b, []int{1})
+				require.Equal(t, pauses, time.Since(started) > 0)
+			})
+		})
+	}
+}
+
+// named is a connection of another network.
+type named struct {
+	net.Conn
+	network string
+}
+
+func (c named) RemoteAddr() net.Addr { return address(c.network) }
+
+type address string
+
+func (a address) Network() string { return string(a) }
+func (a address) String() string  { return string(a) }
