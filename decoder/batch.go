@@ -93,7 +93,9 @@ func (e Event) Column(c Column) []byte {
 const postgresEpoch = 946_684_800_000_000
 
 // CommitTime is when the transaction of the row was committed, by the clock of Postgres.
-func (e Event) CommitTime() time.Time { return time.UnixMicro(e.commit + postgresEpoch) }
+func (e Event) CommitTime() time.Time { return commitTime(e.commit) }
+
+func commitTime(micros int64) time.Time { return time.UnixMicro(micros + postgresEpoch) }
 
 // CommitMillis is CommitTime in Unix milliseconds, the resolution of Kafka.
 func (e Event) CommitMillis() int64 { return (e.commit + postgresEpoch) / 1000 }

@@ -14,6 +14,7 @@ import (
 	"fmt"
 	"slices"
 	"strings"
+	"time"
 
 	"github.com/jackc/pglogrepl"
 )
@@ -61,6 +62,9 @@ func New(layout *Layout) *Decoder {
 
 // InTransaction reports whether the last Begin still lacks its Commit.
 func (d *Decoder) InTransaction() bool { return d.open }
+
+// CommitTime is when the transaction that began last was committed, by the clock of Postgres.
+func (d *Decoder) CommitTime() time.Time { return commitTime(d.commit) }
 
 // CommitEnd is the end LSN of the last committed transaction: confirming it means
 // that Postgres does not send that transaction again.

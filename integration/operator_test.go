@@ -1,6 +1,7 @@
 package integration
 
 import (
+	"context"
 	"encoding/json"
 	"net/url"
 	"strings"
@@ -110,7 +111,10 @@ func (o *outbox) role(attributes, password string) string {
 	o.t.Helper()
 	role := o.name + "_role"
 	o.exec(`CREATE ROLE ` + role + ` LOGIN ` + attributes + ` PASSWORD '` + strings.ReplaceAll(password, "'", "''") + `'`)
-	o.t.Cleanup(func() { o.exec(`DROP ROLE ` + role) })
+	o.t.Cleanup(func() {
+		_, err := o.conn.Exec(context.Background(), `DROP ROLE `+role)
+		require.NoError(o.t, err)
+	})
 	return role
 }
 

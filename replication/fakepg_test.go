@@ -95,9 +95,10 @@ func (f *fakePostgres) source() Source {
 
 // open opens a stream as the connector does.
 func (f *fakePostgres) open(ctx context.Context, src Source) (*Stream, error) {
-	control, err := pgx.ConnectConfig(f.t.Context(), src.Postgres)
+	lasting := context.WithoutCancel(ctx)
+	control, err := pgx.ConnectConfig(lasting, src.Postgres)
 	require.NoError(f.t, err)
-	defer func() { _ = control.Close(f.t.Context()) }()
+	defer func() { _ = control.Close(lasting) }()
 	return Open(ctx, src, control)
 }
 
@@ -345,6 +346,11 @@ func (f *fakePostgres) newReports() []report {
 	}
 }
 
+// pass lets time pass in a bubble.
+func pass(d time.Duration) {
+	time.Sleep(d) //nolint:forbidigo // there it is the clock that waits for the program
+}
+
 // awaitLimit is how long a test waits for what should happen, in its own time.
 const awaitLimit = 10 * time.Minute
 
@@ -370,6 +376,14 @@ func xlog(msg []byte) []byte {
 	data = binary.BigEndian.AppendUint64(data, uint64(misleading))
 	data = binary.BigEndian.AppendUint64(data, 0)
 	return append(data, msg...)
+}
+
+// sentLate dates messages of transactions as sent so long after the commit.
+func sentLate(late time.Duration, messages [][]byte) [][]byte {
+	for _, msg := range messages {
+		binary.BigEndian.PutUint64(msg[1+8+8:], uint64(late.Microseconds()))
+	}
+	return messages
 }
 
 func keepalive(walEnd pglogrepl.LSN, reply bool) []byte {

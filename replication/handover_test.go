@@ -71,6 +71,24 @@ func TestABatchGrowsWhileTheSenderIsBehind(t *testing.T) {
 	})
 }
 
+// What is late already loses nothing by waiting, and large batches make up for it.
+func TestABatchGrowsWhileTheStreamIsLate(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := receive(newFakePostgres(t), largeArena)
+		s.send(sentLate(lateness, transaction(0x6000, "in time"))...)
+		require.Equal(t, [][]string{{"in time"}}, s.handedOver())
+		s.send(sentLate(lateness+time.Millisecond, transaction(0x7000, "a"))...)
+		s.pass(lateLinger / 2)
+		s.send(sentLate(lateness+time.Millisecond, transaction(0x8000, "b"))...)
+		require.Empty(t, s.handedOver())
+		s.pass(lateLinger)
+		require.Equal(t, [][]string{{"a", "b"}}, s.handedOver())
+		s.send(transaction(0x9000, "in time again")...)
+		s.pass(fillTime)
+		require.Equal(t, [][]string{{"in time again"}}, s.handedOver())
+	})
+}
+
 func TestABatchGrowsWhileMostOfTheBudgetIsInFlight(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := receive(newFakePostgres(t), largeArena)
@@ -78,7 +96,6 @@ func TestABatchGrowsWhileMostOfTheBudgetIsInFlight(t *testing.T) {
 		for i := range decoder.Batches / 2 {
 			s.send(transaction(0x6000+pglogrepl.LSN(i), fmt.Sprint(i))...)
 			inFlight = append(inFlight, s.batch())
-			s.pass(busyWindow) // so that the stream is not read in pauses
 		}
 		s.send(transaction(0x7000, "a")...)
 		s.send(transaction(0x7100, "b")...)

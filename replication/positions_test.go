@@ -14,25 +14,52 @@ import (
 	"github.com/pombo-cdc/pombo/decoder"
 )
 
+// action is one thing that happens to a session.
+type action struct {
+	Do        string
+	Sizes     []int         // of the payloads of a transaction
+	Cut       time.Duration // between its rows and its commit
+	Keepalive bool          // inside it
+	Reply     bool          // is requested by a keepalive
+	Wait      time.Duration
+}
+
+func drawAction(t *rapid.T) action {
+	interval := rapid.Int64Range(0, int64(2*statusInterval))
+	s := action{Do: rapid.SampledFrom([]string{"transaction", "keepalive", "take", "release", "wait"}).Draw(t, "do")}
+	switch s.Do {
+	case "transaction":
+		s.Sizes = rapid.SliceOfN(rapid.IntRange(0, 700), 0, 30).Draw(t, "sizes")
+		if rapid.Bool().Draw(t, "whether cut") {
+			s.Cut = time.Duration(interval.Draw(t, "cut"))
+			s.Keepalive = rapid.Bool().Draw(t, "keepalive")
+		}
+	case "keepalive":
+		s.Reply = rapid.Bool().Draw(t, "reply")
+	case "wait":
+		s.Wait = time.Duration(interval.Draw(t, "wait"))
+	}
+	return s
+}
+
 // I1, I2, I4: whatever the stream brings, wherever its transactions are cut, and however slow the sender is.
 func TestOnlySafePositionsAreReported(t *testing.T) {
 	rapid.Check(t, func(rt *rapid.T) {
+		actions := rapid.SliceOf(rapid.Custom(drawAction)).Draw(rt, "actions")
 		inBubble(t, rt, func(t tester) {
-			m := &model{session: receive(newFakePostgres(t), 500), end: slotPosition - 0x380, safe: map[pglogrepl.LSN]int{slotPosition: 0}}
-			rt.Repeat(map[string]func(*rapid.T){
-				"transaction": m.transaction,
-				"keepalive":   m.keepalive,
-				"take":        m.take,
-				"release":     m.release,
-				"wait":        m.wait,
-				"":            m.check,
-			})
+			f := newFakePostgres(t)
+			f.senderTimeout = time.Hour // it may be silent for long
+			m := &model{session: receive(f, 500), end: slotPosition - 0x380, safe: map[pglogrepl.LSN]int{slotPosition: 0}}
+			for _, a := range actions {
+				m.do(a)
+				m.check()
+			}
 			m.finish()
 		})
 	})
 }
 
-// inBubble runs one check of a property in a bubble of its own, so that rapid itself has the real time.
+// inBubble runs one check of a property in a bubble of its own, so that rapid itself has the real time. All is drawn before.
 func inBubble(t *testing.T, rt *rapid.T, property func(tester)) {
 	var failure any
 	synctest.Test(t, func(t *testing.T) {
@@ -65,45 +92,45 @@ type model struct {
 	last     pglogrepl.LSN // that was reported
 }
 
-func (m *model) transaction(t *rapid.T) {
+func (m *model) do(s action) {
+	switch s.Do {
+	case "transaction":
+		m.transaction(s)
+	case "keepalive":
+		m.end += 0x100
+		m.safe[m.end] = m.sent
+		m.send(keepalive(m.end, s.Reply))
+	case "take":
+		if len(m.filled) > 0 {
+			m.hold(<-m.filled)
+		}
+	case "release":
+		m.releaseOldest()
+	case "wait":
+		m.pass(s.Wait)
+	}
+}
+
+func (m *model) transaction(s action) {
 	m.end += 0x100
 	messages := [][]byte{begin(m.end), outbox()}
-	for _, size := range rapid.SliceOfN(rapid.IntRange(0, 700), 0, 30).Draw(t, "sizes") {
+	for _, size := range s.Sizes {
 		messages = append(messages, event(strconv.Itoa(m.sent), size))
 		m.sent++
 	}
-	if rapid.Bool().Draw(t, "with a keepalive inside") {
-		messages = append(messages, keepalive(m.end-commitRecord, true))
+	if s.Cut > 0 {
+		m.send(messages...)
+		if messages = nil; s.Keepalive {
+			m.send(keepalive(m.end-commitRecord, true))
+		}
+		m.pass(s.Cut)
+		m.check()
 	}
-	messages = append(messages, commit(m.end))
 	m.safe[m.end] = m.sent
-	if rapid.Bool().Draw(t, "at once") {
-		m.sendAtOnce(messages...)
-		return
-	}
-	for _, msg := range messages {
-		m.send(msg)
-	}
+	m.sendAtOnce(append(messages, commit(m.end))...)
 }
 
-func (m *model) keepalive(t *rapid.T) {
-	m.end += 0x100
-	m.safe[m.end] = m.sent
-	m.send(keepalive(m.end, rapid.Bool().Draw(t, "reply")))
-}
-
-func (m *model) wait(t *rapid.T) {
-	m.pass(time.Duration(rapid.Int64Range(0, int64(2*statusInterval)).Draw(t, "time")))
-}
-
-// take takes a batch from the Receiver. Events come in the order in which they were sent.
-func (m *model) take(*rapid.T) {
-	m.settle()
-	if len(m.filled) > 0 {
-		m.hold(<-m.filled)
-	}
-}
-
+// hold takes a batch. Events come in the order in which they were sent.
 func (m *model) hold(b *decoder.Batch) {
 	for _, id := range ids(b) {
 		require.Equal(m.t, strconv.Itoa(m.taken), id)
@@ -115,16 +142,16 @@ func (m *model) hold(b *decoder.Batch) {
 	m.held = append(m.held, b)
 }
 
-func (m *model) release(*rapid.T) {
+func (m *model) releaseOldest() {
 	if len(m.held) > 0 {
 		m.released += m.held[0].Len()
-		m.session.release(m.held[0])
+		m.release(m.held[0])
 		m.held = m.held[1:]
 	}
 }
 
 // check looks at what was reported, with the events that are released by now.
-func (m *model) check(*rapid.T) {
+func (m *model) check() {
 	m.settle()
 	for _, r := range m.newReports() {
 		m.requireSafe(r.lsn, m.released)
@@ -142,13 +169,13 @@ func (m *model) requireSafe(lsn pglogrepl.LSN, released int) {
 func (m *model) finish() {
 	for m.taken < m.sent {
 		m.hold(m.batch())
-		m.release(nil)
-		m.check(nil)
+		m.releaseOldest()
+		m.check()
 	}
 	for len(m.held) > 0 {
-		m.release(nil)
+		m.releaseOldest()
 	}
 	m.pass(statusInterval)
-	m.check(nil)
+	m.check()
 	require.Equal(m.t, max(slotPosition, m.end), m.last)
 }

@@ -6,22 +6,33 @@ import (
 	"time"
 )
 
-// readBuffer is how much of the stream is taken from the socket at once, in bytes.
-const readBuffer = 1 << 20
+const (
+	// readBuffer is how much of the stream is taken from the socket at once, in bytes.
+	readBuffer = 1 << 20
+
+	// fillTime is how long the socket of a late stream may fill before it is read.
+	fillTime = time.Millisecond
+
+	// plenty of bytes in one read, and the next needs no pause.
+	plenty = 64 << 10
+)
 
 // burstReader is the read side of a replication connection. It fills a large buffer from the socket and
 // returns os.ErrDeadlineExceeded when the wake time comes first, with nothing lost: the next read
 // goes on where the last one stopped.
+//
+// The walsender makes one send a row, so an eager reader is woken for every row, and both sides pay for it. While the
+// stream is late anyway, the socket gets time to fill before each read.
 type burstReader struct {
 	src  io.Reader
 	conn net.Conn // whose read deadline is moved; nil while pgconn still minds it
-	unix bool     // such a socket holds too little for pauses to help
+	unix bool     // such a socket holds too little for a pause to help
+	late bool     // set by the owner while the stream is behind the commits
+	size int      // of the last read
 	wake time.Time
 	last time.Time // when the socket last gave something
 
 	interrupted func() bool // whether to stop waiting at once
-
-	pacer pacer
 
 	buf  []byte
 	r, w int
@@ -60,20 +71,18 @@ func (b *burstReader) fill() error {
 		b.w = n
 		return err
 	}
-	if d := b.pacer.pause(); d > 0 && !b.unix {
-		time.Sleep(d) //nolint:forbidigo // what is awaited is that more comes, which nothing announces
+	if b.late && !b.unix && b.size < plenty {
+		time.Sleep(fillTime) //nolint:forbidigo // what is awaited is that more comes, which nothing announces
 	}
 	if err := b.arm(); err != nil {
 		return err
 	}
 	n, err := b.src.Read(b.buf)
-	b.w = n
+	b.w, b.size = n, n
 	if n == 0 {
-		b.pacer.silence()
 		return err
 	}
 	b.last = time.Now()
-	b.pacer.read(b.last, n)
 	return nil
 }
 

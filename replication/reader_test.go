@@ -34,7 +34,7 @@ func TestBytesComeInOrderHoweverTheyAreCut(t *testing.T) {
 			client, server := net.Pipe()
 			go func() {
 				for i, chunk := range chunks {
-					time.Sleep(time.Duration(gaps[i]) * time.Millisecond)
+					pass(time.Duration(gaps[i]) * time.Millisecond)
 					_, _ = server.Write(chunk)
 				}
 				_ = server.Close()
@@ -92,7 +92,7 @@ func (c trickle) Write(p []byte) (n int, err error) {
 		var m int
 		m, err = c.Conn.Write(p[n:min(n+100, len(p))])
 		n += m
-		time.Sleep(15 * time.Millisecond)
+		pass(15 * time.Millisecond)
 	}
 	return n, err
 }
@@ -135,58 +135,32 @@ func TestAnInterruptIsNotMissed(t *testing.T) {
 	}
 }
 
-func TestAPauseIsMadeOnlyWhileTheStreamIsBusy(t *testing.T) {
-	type reads struct {
-		n     int
-		every time.Duration
-		bytes int
-	}
+func TestALateStreamIsReadInPauses(t *testing.T) {
 	for name, c := range map[string]struct {
-		reads []reads
-		pause time.Duration
+		network string
+		late    bool
+		size    int // of each of ten reads
+		pauses  int
 	}{
-		"at first":                      {nil, 0},
-		"a few reads at once":           {[]reads{{busyReads, 0, 100}}, 0},
-		"a row after the other":         {[]reads{{busyReads + 1, 10 * time.Microsecond, 100}}, fillTime},
-		"thousands a second":            {[]reads{{1000, 200 * time.Microsecond, 100}}, 0},
-		"pauses that bring much":        {[]reads{{busyReads + 1, 0, 100}, {100, fillTime, worthwhile}}, fillTime},
-		"a pause that brought little":   {[]reads{{busyReads + 1, 0, 100}, {1, fillTime, worthwhile - 1}}, 0},
-		"plenty in one read":            {[]reads{{busyReads + 1, 0, 100}, {1, fillTime, plenty}}, 0},
-		"and no longer plenty":          {[]reads{{busyReads + 1, 0, 100}, {1, fillTime, plenty}, {1, 0, plenty - 1}}, fillTime},
-		"busy again after a quiet time": {[]reads{{busyReads + 1, 0, 100}, {1, fillTime, 100}, {busyReads + 1, 0, 100}}, fillTime},
+		"a late one":               {"tcp", true, 100, 11}, // the last one finds the end
+		"one that is not late":     {"tcp", false, 100, 0},
+		"a read that brought much": {"tcp", true, plenty, 1}, // the first one cannot know
+		"a Unix socket":            {"unix", true, 100, 0},
 	} {
 		t.Run(name, func(t *testing.T) {
-			var p pacer
-			now := time.Now()
-			for _, r := range c.reads {
-				for range r.n {
-					now = now.Add(r.every)
-					p.read(now, r.bytes)
-				}
-			}
-			require.Equal(t, c.pause, p.pause())
-			p.silence()
-			require.Zero(t, p.pause())
-		})
-	}
-}
-
-// A Unix socket holds too little for a pause to bring more.
-func TestAUnixSocketIsReadWithoutPauses(t *testing.T) {
-	for network, pauses := range map[string]bool{"tcp": true, "unix": false} {
-		t.Run(network, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				client, server := net.Pipe()
 				go func() {
-					for range 2 * busyReads {
-						_, _ = server.Write([]byte{1})
+					for range 10 {
+						_, _ = server.Write(make([]byte, c.size))
 					}
 					_ = server.Close()
 				}()
-				b := attached(named{client, network})
+				b := attached(named{client, c.network})
+				b.late = c.late
 				started := time.Now()
-				readAll(t, b, []int{1})
-				require.Equal(t, pauses, time.Since(started) > 0)
+				readAll(t, b, []int{c.size})
+				require.Equal(t, time.Duration(c.pauses)*fillTime, time.Since(started))
 			})
 		})
 	}

@@ -16,6 +16,13 @@ const (
 	// linger is how long a batch that is not full waits, at least, while the sender is busy anyway.
 	linger = 5 * time.Millisecond
 
+	// lateLinger is the linger of a late stream, for which large batches are what helps.
+	lateLinger = 20 * time.Millisecond
+
+	// lateness of a row, from its commit to its sending and both by the clock of Postgres, is what makes a stream late: its
+	// latency is lost already, and throughput gets it back.
+	lateness = 10 * time.Millisecond
+
 	// worthBytes of rows are handed over at a commit even if more are here, so that the sender gets to work.
 	worthBytes = 32 << 10
 
@@ -109,7 +116,11 @@ func (r *Receiver) receive(ctx, stop context.Context) error {
 func (r *Receiver) patience() time.Duration {
 	const half, doublings = decoder.Batches / 2, 8
 	scarcity := max(0, half-r.pool.Available())
-	return linger << (scarcity * doublings / half)
+	patience := linger << (scarcity * doublings / half)
+	if r.stream.reader.late {
+		patience = max(patience, lateLinger)
+	}
+	return patience
 }
 
 // stopped reports whether to receive no more. A transaction that has begun is received whole: if it
@@ -157,6 +168,7 @@ func (r *Receiver) message(ctx context.Context, data []byte) error {
 		if err := r.decode(ctx, wal.WALData); err != nil {
 			return err
 		}
+		r.stream.reader.late = wal.ServerTime.Sub(r.decoder.CommitTime()) > lateness
 	case pglogrepl.PrimaryKeepaliveMessageByteID:
 		keepalive, err := pglogrepl.ParsePrimaryKeepaliveMessage(data[1:])
 		if err != nil {
@@ -207,10 +219,13 @@ func (r *Receiver) decode(ctx context.Context, msg []byte) error {
 }
 
 // worthSending reports whether to hand over a batch that ends with a transaction: the sender has taken all that it was
-// given, most of the budget is free, and nothing more is here that could go along. While that is not so, the batch grows.
+// given, most of the budget is free, and nothing more is here that could go along. While that is not so, or the stream is
+// late, the batch grows.
 func (r *Receiver) worthSending() bool {
-	return r.batch != nil && len(r.filled) == 0 && r.pool.Available() >= decoder.Batches/2 &&
-		(r.batch.Bytes() >= worthBytes || r.stream.buffered() == 0)
+	if r.batch == nil || len(r.filled) > 0 || r.pool.Available() < decoder.Batches/2 {
+		return false
+	}
+	return !r.stream.reader.late && (r.batch.Bytes() >= worthBytes || r.stream.buffered() == 0)
 }
 
 // handOver gives the batch to the sender, stamped with the position that is safe once it and all before

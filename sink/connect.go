@@ -21,9 +21,9 @@ const (
 	// readTimeout, which closes the connection.
 	ackTimeoutMillis = 10_000
 
-	// maxOpenRequests bounds the produce requests in flight to one broker; sarama gets one more
-	// for authentication that has to be renewed. A broker works on the requests of a connection one by one, so more would only queue.
-	maxOpenRequests = 5
+	// maxOpenRequests bounds the produce requests in flight to one broker. A broker works on the requests of a connection
+	// one by one, so a second one keeps it busy, and more would only be smaller.
+	maxOpenRequests = 2
 
 	// produceVersion carries record batches of version 2 (headers, idempotence) and is spoken by
 	// brokers from 2.1 to 4.x.

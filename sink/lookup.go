@@ -139,10 +139,14 @@ func (k *Kafka) ask(r round, conns *connections) []found {
 	for i, t := range r.topics {
 		names[i] = t.name
 	}
-	_ = k.client.RefreshMetadata(names...) // the error may be that of another topic: each is asked below
+	err := k.client.RefreshMetadata(names...)
 	answers := make([]found, len(r.topics))
 	for i, t := range r.topics {
-		answers[i] = k.askTopic(t, conns)
+		if errors.Is(err, sarama.ErrOutOfBrokers) { // sarama would try them all again for each partition
+			answers[i] = found{topic: t, err: err}
+			continue
+		}
+		answers[i] = k.askTopic(t, conns) // another error may be that of another topic
 	}
 	return answers
 }

@@ -54,6 +54,21 @@ func TestOutage(t *testing.T) {
 	}
 }
 
+// While no broker can be reached, the log says so and why.
+func TestNoBrokerAnswers(t *testing.T) {
+	cluster, tap := newCluster(t, 1, kfake.SeedTopics(3, "orders"))
+	s := run(t, config(cluster))
+	s.awaitFlushed(s.commit(s.events("orders", keys(3)...)...))
+	tap.stop(0)
+	s.commit(s.events("orders", keys(3)...)...)
+	eventually(t, "a log line", func() bool { return len(s.log.lines()) > 0 })
+	require.Contains(t, s.log.lines()[0], `"topic":"orders","event":"event-3","attempt":2`)
+	require.Contains(t, s.log.lines()[0], "connection refused")
+	require.NotContains(t, s.log.lines()[0], "leader of partition", "no partition is asked about")
+	tap.start(0)
+	s.finish(cluster)
+}
+
 // A broker that takes the place of another, at an address of its own, gets what is due.
 func TestBrokerIsReplaced(t *testing.T) {
 	cluster, tap := newCluster(t, 2, kfake.SeedTopics(4, "orders"))
@@ -68,10 +83,10 @@ func TestBrokerIsReplaced(t *testing.T) {
 
 	_, _, err := cluster.AddNode(7, 0)
 	require.NoError(t, err)
+	require.NoError(t, cluster.RemoveNode(0)) // the fake cluster elects leaders at random then
 	for p := range int32(4) {
 		require.NoError(t, cluster.MoveTopicPartition("orders", p, 7))
 	}
-	require.NoError(t, cluster.RemoveNode(0))
 	tap.stop(0)
 	s.commit(s.events("orders", keys(4)...)...)
 	s.finish(cluster)

@@ -64,10 +64,10 @@ func (k *Kafka) acknowledge(p *partition) {
 	}
 	k.advance(p)
 	t := p.topic
-	if p.failures > 0 {
-		p.failures = 0
+	if p.failures > 1 {
 		t.log.Info().Int32("partition", p.id).Msg("topic takes events again")
 	}
+	p.failures = 0
 	if t.resize > 0 && t.settled() {
 		k.lookup.schedule(t, 0)
 	}
@@ -98,6 +98,9 @@ func (k *Kafka) split(p *partition, reason error) {
 func (k *Kafka) blocked(t *topic, failures int, reason error) {
 	delay := retryDelay(failures)
 	k.lookup.schedule(t, delay)
+	if delay == 0 {
+		return // worth a line only if it happens again
+	}
 	if id, ok := t.oldest(); ok {
 		t.log.Warn().Str("event", id).Int("attempt", failures).Dur("retry_in", delay).
 			AnErr("reason", explain(reason)).Msg("topic does not take events, they wait")
