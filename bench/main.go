@@ -46,7 +46,7 @@ func main() {
 	cancel()
 	if err != nil {
 		fmt.Fprintln(os.Stderr, "bench:", err)
-		os.Exit(1) //nolint:forbidigo // this is the benchmark's main
+		os.Exit(1)
 	}
 }
 

@@ -12,7 +12,7 @@ import (
 func TestKill9TenTimesUnderLoadLosesNothingAndReordersNoKey(t *testing.T) {
 	o := newOutbox(t)
 	o.consume("Order")
-	stop := o.load("Order", 4, 300)
+	stop := o.load(4, 300)
 	for range 10 {
 		p := o.streaming()
 		seen := o.ledger.Report().Records
@@ -30,7 +30,7 @@ func TestKill9TenTimesUnderLoadLosesNothingAndReordersNoKey(t *testing.T) {
 func TestSIGTERMUnderLoadExitsZeroAndAnIdleRestartSendsNothingAgain(t *testing.T) {
 	o := newOutbox(t)
 	o.consume("Order")
-	stop := o.load("Order", 4, 300)
+	stop := o.load(4, 300)
 	for range 3 {
 		p := o.streaming()
 		seen := o.ledger.Report().Records
@@ -84,7 +84,7 @@ func TestACrashInTheMiddleOfABigTransactionLosesNothing(t *testing.T) {
 func TestATerminatedWalsenderIsReplacedWithoutLoss(t *testing.T) {
 	o := newOutbox(t)
 	o.consume("Order")
-	stop := o.load("Order", 4, 500)
+	stop := o.load(4, 500)
 	p := o.streaming()
 	for range 20 {
 		seen := o.ledger.Report().Records

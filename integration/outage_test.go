@@ -15,7 +15,7 @@ func TestNothingIsConfirmedWhileTheBrokerIsDownAndAllArrivesInOrderWhenItIsBack(
 	broker := fragile.get(t)
 	o := newOutbox(t)
 	o.brokers = broker.Brokers()
-	o.createTopic("Order", 4, nil)
+	o.createTopic("Order", 4)
 	o.consume("Order")
 	p := o.streaming()
 	o.commit(o.event("Order", "k0", "t", "before"))
@@ -64,7 +64,7 @@ func TestAnEventOfAMissingTopicHoldsTheSlotWhileOthersFlowAndRecoversByItself(t 
 	broker := fragile.get(t)
 	o := newOutbox(t)
 	o.brokers = broker.Brokers()
-	o.createTopic("good", 2, nil)
+	o.createTopic("good", 2)
 	o.consume("good", "bad")
 	p := o.streaming()
 
@@ -83,7 +83,7 @@ func TestAnEventOfAMissingTopicHoldsTheSlotWhileOthersFlowAndRecoversByItself(t 
 
 	p.kill()
 	p = o.streaming()
-	o.createTopic("bad", 1, nil)
+	o.createTopic("bad", 1)
 	o.arrived()
 	o.awaitConfirmed(o.walEnd())
 	code, _ := p.stop()
@@ -105,9 +105,9 @@ func TestAKillWhileTheBrokerStandsStillLosesNothing(t *testing.T) {
 	broker := fragile.get(t)
 	o := newOutbox(t)
 	o.brokers = broker.Brokers()
-	o.createTopic("Order", 4, nil)
+	o.createTopic("Order", 4)
 	o.consume("Order")
-	stop := o.load("Order", 4, 500)
+	stop := o.load(4, 500)
 	for range 5 {
 		p := o.streaming()
 		seen := o.ledger.Report().Records
@@ -127,7 +127,7 @@ func TestPomboStartsBeforeKafkaIsThere(t *testing.T) {
 	broker := fragile.get(t)
 	o := newOutbox(t)
 	o.brokers = broker.Brokers()
-	o.createTopic("Order", 1, nil)
+	o.createTopic("Order", 1)
 	o.consume("Order")
 	require.NoError(t, broker.Stop(o.ctx))
 	o.commit(o.event("Order", "k", "t", "waits"))

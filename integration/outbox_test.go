@@ -160,8 +160,8 @@ func (o *outbox) insert(tx pgx.Tx, e workload.Event) {
 	require.NoError(o.t, err)
 }
 
-// load writes with several writers until the returned function is called, which waits for them.
-func (o *outbox) load(aggregateType string, writers, perSecond int) (stop func()) {
+// load writes orders with several writers until the returned function is called, which waits for them.
+func (o *outbox) load(writers, perSecond int) (stop func()) {
 	o.t.Helper()
 	ctx, cancel := context.WithCancel(o.ctx)
 	pace := make(chan struct{})
@@ -184,7 +184,7 @@ func (o *outbox) load(aggregateType string, writers, perSecond int) (stop func()
 	})
 	for i := range writers {
 		w := workload.Writer{
-			Conn: o.connect(), Ledger: o.ledger, Type: aggregateType, Topic: o.topic(aggregateType),
+			Conn: o.connect(), Ledger: o.ledger, Type: "Order", Topic: o.topic("Order"),
 			Aggregates: 20, Rand: rand.New(rand.NewPCG(uint64(i), 1)),
 		}
 		group.Go(func() {
@@ -211,13 +211,12 @@ func (o *outbox) arrived() workload.Report {
 }
 
 // awaitReport waits for a condition on the report.
-func (o *outbox) awaitReport(done func(workload.Report) bool) workload.Report {
+func (o *outbox) awaitReport(done func(workload.Report) bool) {
 	o.t.Helper()
 	ctx, cancel := context.WithTimeout(o.ctx, patience)
 	defer cancel()
-	r, err := o.ledger.Await(ctx, done)
+	_, err := o.ledger.Await(ctx, done)
 	require.NoError(o.t, err)
-	return r
 }
 
 func (o *outbox) lsn(sql string, args ...any) pglogrepl.LSN {
@@ -248,8 +247,8 @@ func (o *outbox) await(what string, condition func() bool) {
 	require.Eventually(o.t, condition, patience, 20*time.Millisecond, what)
 }
 
-// createTopic creates a topic with broker defaults or the given number of partitions.
-func (o *outbox) createTopic(aggregateType string, partitions int32, config map[string]*string) {
+// createTopic creates a topic with a number of partitions.
+func (o *outbox) createTopic(aggregateType string, partitions int32) {
 	o.t.Helper()
 	conf := sarama.NewConfig()
 	conf.Admin.Retry.Max = 20
@@ -257,6 +256,6 @@ func (o *outbox) createTopic(aggregateType string, partitions int32, config map[
 	require.NoError(o.t, err)
 	defer func() { _ = admin.Close() }()
 	require.NoError(o.t, admin.CreateTopic(o.topic(aggregateType), &sarama.TopicDetail{
-		NumPartitions: partitions, ReplicationFactor: 1, ConfigEntries: config,
+		NumPartitions: partitions, ReplicationFactor: 1,
 	}, false))
 }

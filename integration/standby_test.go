@@ -15,7 +15,7 @@ func TestASecondInstanceWaitsAndTakesOverWithin2sOfAKill(t *testing.T) {
 	o := newOutbox(t)
 	o.consume("Order")
 	active := o.streaming()
-	stop := o.load("Order", 4, 300)
+	stop := o.load(4, 300)
 	for range 5 {
 		standby := o.run()
 		standby.await("standing by")

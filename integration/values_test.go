@@ -62,7 +62,7 @@ func TestAnEventWithoutATopicStopsTheConnectorAndHoldsTheSlot(t *testing.T) {
 // B04: keys stay in the partitions that a Java client chose.
 func TestKeysGoToThePartitionsThatJavaClientsChoose(t *testing.T) {
 	o := newOutbox(t)
-	o.createTopic("Order", 12, nil)
+	o.createTopic("Order", 12)
 	for _, key := range keys(200) {
 		o.commit(o.event("Order", key, "t", key))
 	}

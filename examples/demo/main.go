@@ -38,7 +38,7 @@ func main() {
 	cancel()
 	if err != nil {
 		fmt.Fprintln(os.Stderr, "demo:", err)
-		os.Exit(1) //nolint:forbidigo // this is the demo's main
+		os.Exit(1)
 	}
 }
 
