@@ -62,7 +62,7 @@ func TestNoBrokerAnswers(t *testing.T) {
 	tap.stop(0)
 	s.commit(s.events("orders", keys(3)...)...)
 	eventually(t, "a log line", func() bool { return len(s.log.lines()) > 0 })
-	require.Contains(t, s.log.lines()[0], `"topic":"orders","event":"event-3","attempt":2`)
+	require.Contains(t, s.log.lines()[0], `"topic":"orders","event":"event-3","attempt":4`)
 	require.Contains(t, s.log.lines()[0], "connection refused")
 	require.NotContains(t, s.log.lines()[0], "leader of partition", "no partition is asked about")
 	tap.start(0)

@@ -93,13 +93,16 @@ func (k *Kafka) split(p *partition, reason error) {
 	}
 }
 
+// worthTelling is the number of failures in a row that are worth a line in the log.
+const worthTelling = 4
+
 // blocked notes that a topic, or a partition of it, has not taken events for so many times in a row,
 // and tries again later.
 func (k *Kafka) blocked(t *topic, failures int, reason error) {
 	delay := retryDelay(failures)
 	k.lookup.schedule(t, delay)
-	if delay == 0 {
-		return // worth a line only if it happens again
+	if failures < worthTelling {
+		return // a leader that moves, or a topic that is just being made
 	}
 	if id, ok := t.oldest(); ok {
 		t.log.Warn().Str("event", id).Int("attempt", failures).Dur("retry_in", delay).

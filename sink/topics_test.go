@@ -21,7 +21,7 @@ func TestMissingTopicRecovers(t *testing.T) {
 	s.commit(s.events("payments", "a")...)
 	eventually(t, "a payment is written", func() bool { return cluster.PartitionInfo("payments", 0).HighWatermark == 1 })
 	eventually(t, "a log line", func() bool { return len(s.log.lines()) > 0 })
-	require.Contains(t, s.log.lines()[0], `"topic":"orders","event":"event-0","attempt":2`)
+	require.Contains(t, s.log.lines()[0], `"topic":"orders","event":"event-0","attempt":4`)
 	require.Contains(t, s.log.lines()[0], "the topic does not exist: create it, or run with --create-topics")
 	require.Zero(t, s.flushed.Load())
 
