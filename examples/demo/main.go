@@ -74,6 +74,9 @@ func demo(ctx context.Context) error {
 	return result.err()
 }
 
+// throwAway spares the disk: nobody will want this database back after a power cut.
+var throwAway = map[string]string{"fsync": "off"}
+
 // servers are the throw-away Postgres and Kafka.
 type servers struct {
 	postgres *stack.Postgres
@@ -85,7 +88,7 @@ func startServers(ctx context.Context) (*servers, error) {
 	s := &servers{}
 	group, ctx := errgroup.WithContext(ctx)
 	group.Go(func() (err error) {
-		s.postgres, err = stack.StartPostgres(ctx, stack.PostgresOptions{Log: os.Stdout})
+		s.postgres, err = stack.StartPostgres(ctx, stack.PostgresOptions{Log: os.Stdout, Settings: throwAway})
 		return err
 	})
 	group.Go(func() (err error) {
