@@ -31,7 +31,7 @@ func (a *app) run() *urfave.Command {
 	return a.command("run", "publishes events until it is stopped", runFlags(), func(ctx context.Context, s *settings) error {
 		cfg := s.runConfig(s.logger(a.stderr))
 		setup, opts := s.on("setup"), replication.SetupOptions{CreateTable: s.on("create-table")}
-		if opts.CreateTable && !setup {
+		if opts.CreateTable && !setup && s.origin("create-table") == "--create-table" { // a file serves setup too
 			s.refuse("create-table", "only goes with --setup")
 		}
 		if err := s.err(); err != nil {

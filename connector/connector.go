@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/cenkalti/backoff/v5"
+	"github.com/jackc/pgx/v5/pgconn"
 	"github.com/rs/zerolog"
 
 	"github.com/pombo-cdc/pombo/decoder"
@@ -30,16 +31,16 @@ const (
 // a whole; the next begins as if the process had just started, from what Postgres has had confirmed. An error
 // is one that no retry can cure: see NeedsOperator.
 func Run(ctx context.Context, cfg Config) error {
-	// A cause that goes on is logged at most this often.
-	log := cfg.Log.Sample(&zerolog.BurstSampler{Burst: 5, Period: time.Minute})
+	// The delays bound the log too, once they have grown.
+	log := cfg.Log.Sample(&zerolog.BurstSampler{Burst: 9, Period: time.Minute})
 	delays := newDelays()
-	for {
+	for first := true; ; first = false {
 		started := time.Now()
 		err := runSession(ctx, cfg)
 		switch {
 		case ctx.Err() != nil:
 			return nil
-		case permanent(err):
+		case permanent(err), first && refused(err):
 			return err
 		}
 		if time.Since(started) > steady {
@@ -76,6 +77,13 @@ func sleep(ctx context.Context, d time.Duration) bool {
 func permanent(err error) bool {
 	return NeedsOperator(err) ||
 		errors.Is(err, decoder.ErrProtocol) // a server or a publication this version does not understand
+}
+
+// refused reports whether Postgres does not let us in. At the first start that is a mistake in the settings; later it may be a
+// rotation of passwords, and passes.
+func refused(err error) bool {
+	var pgErr *pgconn.PgError
+	return errors.As(err, &pgErr) && (pgErr.Code == "28P01" || pgErr.Code == "28000") // invalid_password, invalid_authorization_specification
 }
 
 // NeedsOperator reports whether err is a state that lasts until a person acts.

@@ -2,6 +2,7 @@ package connector
 
 import (
 	"context"
+	"fmt"
 
 	"golang.org/x/sync/errgroup"
 
@@ -14,6 +15,9 @@ import (
 // Tail prints events that are committed from now on, until ctx is done. It reads through a temporary slot, which
 // Postgres drops when the connection ends, so it takes nothing from the connector and leaves nothing behind.
 func Tail(ctx context.Context, cfg Config, p *sink.Printer) error {
+	if err := checkStream(ctx, cfg); err != nil {
+		return err
+	}
 	stream, err := replication.OpenTemporary(ctx, cfg.Source)
 	if err != nil {
 		return err
@@ -29,4 +33,14 @@ func Tail(ctx context.Context, cfg Config, p *sink.Printer) error {
 	})
 	group.Go(func() error { return p.Run(session, filled, pool, flushed) })
 	return group.Wait()
+}
+
+// checkStream names what is missing before Postgres does: its own messages come late or, from PostgreSQL 18 on, never.
+func checkStream(ctx context.Context, cfg Config) error {
+	conn, err := connect(ctx, cfg)
+	if err != nil {
+		return fmt.Errorf("connect to Postgres: %w", err)
+	}
+	defer func() { _ = conn.Close(context.WithoutCancel(ctx)) }()
+	return replication.CheckStream(ctx, conn, cfg.Source)
 }

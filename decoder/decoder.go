@@ -40,7 +40,7 @@ type MissingColumnsError struct {
 }
 
 func (e *MissingColumnsError) Error() string {
-	return fmt.Sprintf("the replicated columns of table %s lack %s", e.Table, strings.Join(e.Columns, ", "))
+	return fmt.Sprintf("the replicated columns of table %s lack %s: bring them back, or name others with --column and --header", e.Table, strings.Join(e.Columns, ", "))
 }
 
 // Decoder holds what a stream has said so far: its relations and the transaction that is open.

@@ -182,7 +182,7 @@ func TestMissingColumns(t *testing.T) {
 	var missing *MissingColumnsError
 	require.ErrorAs(t, err, &missing)
 	require.Equal(t, &MissingColumnsError{Table: "public.outbox_event", Columns: []string{"aggregate_type", "payload", "trace"}}, missing)
-	require.EqualError(t, err, "the replicated columns of table public.outbox_event lack aggregate_type, payload, trace")
+	require.EqualError(t, err, "the replicated columns of table public.outbox_event lack aggregate_type, payload, trace: bring them back, or name others with --column and --header")
 	require.NotErrorIs(t, err, ErrProtocol, "an operator can cure it")
 }
 
@@ -190,7 +190,7 @@ func TestOneColumnInTwoRoles(t *testing.T) {
 	layout := outboxLayout()
 	layout.Columns[AggregateID], layout.Columns[Payload] = "data", "data"
 	_, err := New(layout).Decode(outboxRelation(), nil)
-	require.EqualError(t, err, "the replicated columns of table public.outbox_event lack data")
+	require.EqualError(t, err, "the replicated columns of table public.outbox_event lack data: bring them back, or name others with --column and --header")
 
 	relation := relationMessage(outboxID, "public", "outbox_event", "id", "aggregate_type", "event_type", typed{"data", pgtype.ByteaOID})
 	d := started(t, layout, relation)
@@ -276,7 +276,7 @@ func TestRelationChangesInsideATransaction(t *testing.T) {
 
 	renamed := relationMessage(outboxID, "public", "outbox_event", "id", "aggregate_type", "aggregate_id", "event_type", "body")
 	_, err := d.Decode(renamed, b)
-	require.EqualError(t, err, "the replicated columns of table public.outbox_event lack payload")
+	require.EqualError(t, err, "the replicated columns of table public.outbox_event lack payload: bring them back, or name others with --column and --header")
 
 	_, err = d.Decode(relationMessage(outboxID, "public", "outbox_event", "payload", "added", "id", "aggregate_type", "aggregate_id", "event_type"), b)
 	require.NoError(t, err)

@@ -138,9 +138,8 @@ func TestPasswordsWithSpecialCharactersWorkAndAreNeverShown(t *testing.T) {
 	require.NotContains(t, p.out.String(), password)
 
 	wrong := o.run("--postgres", o.dsnOf(role, "canary-password"), "--log-level", "trace")
-	wrong.await("password authentication failed")
-	code, _ = wrong.stop()
-	require.Zero(t, code)
+	require.Equal(t, 1, wrong.wait(), "a wrong password at the first start is no reason to wait")
+	require.Contains(t, wrong.out.String(), "password authentication failed")
 	require.NotContains(t, wrong.out.String(), "canary-password")
 
 	host := encoded[strings.LastIndex(encoded, "@"):]
@@ -185,6 +184,14 @@ func TestTailPrintsEventsAndLeavesNothingBehind(t *testing.T) {
 		require.Contains(t, p.out.String(), want)
 	}
 	o.await("the slot is gone", func() bool { return o.temporarySlots() == 0 })
+}
+
+func TestTailNamesWhatIsMissing(t *testing.T) {
+	o := newOutbox(t)
+	code, out := pombo(t, "tail", "--postgres", o.dsn, "--publication", "nowhere")
+	require.Equal(t, 3, code, out)
+	require.Contains(t, out, `publication "nowhere"`)
+	require.NotContains(t, out, "teardown")
 }
 
 func (o *outbox) temporarySlots() (n int) {

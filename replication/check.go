@@ -20,7 +20,7 @@ func Check(ctx context.Context, conn *pgx.Conn, src Source) (Slot, error) {
 	if err != nil {
 		return Slot{}, err
 	}
-	findings := slices.Concat(c.checkWALLevel(), c.checkRole(), c.checkTable(src), c.checkPublication(src))
+	findings := c.checkStream(src)
 	if c.Slot == nil {
 		m, err := c.recall(ctx, conn, src)
 		if err != nil {
@@ -29,6 +29,19 @@ func Check(ctx context.Context, conn *pgx.Conn, src Source) (Slot, error) {
 		return Slot{}, errors.Join(append(findings, missingSlot(src, m))...)
 	}
 	return *c.Slot, errors.Join(append(findings, c.checkSlot(src)...)...)
+}
+
+// CheckStream verifies what streaming needs beside a slot of one's own. Its error is as that of Check.
+func CheckStream(ctx context.Context, conn *pgx.Conn, src Source) error {
+	c, err := readCatalog(ctx, conn, src)
+	if err != nil {
+		return err
+	}
+	return errors.Join(c.checkStream(src)...)
+}
+
+func (c *catalog) checkStream(src Source) []error {
+	return slices.Concat(c.checkWALLevel(), c.checkRole(), c.checkTable(src), c.checkPublication(src))
 }
 
 // finding returns an ActionError whose problem is formatted.

@@ -20,8 +20,8 @@ const (
 	// setupLock is the advisory lock that keeps two setups of a database from doing the same at once.
 	setupLock = 0x706f6d626f // "pombo"
 
-	// patience is how long the slot may take before setup says what it waits for.
-	patience = time.Second
+	// quietTime is how long the slot may take before setup says what it waits for.
+	quietTime = time.Second
 )
 
 // SetupOptions say what Setup may do besides the usual.
@@ -229,7 +229,7 @@ func (s *setup) createSlot(ctx context.Context) error {
 		_, err := s.conn.Exec(ctx, createSlotSQL(s.src))
 		created <- err
 	}()
-	ticker := time.NewTicker(patience)
+	ticker := time.NewTicker(quietTime)
 	defer ticker.Stop()
 	said := ""
 	for {

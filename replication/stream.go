@@ -55,7 +55,7 @@ func Open(ctx context.Context, src Source, control *pgx.Conn) (*Stream, error) {
 	}
 	// Only now, with the slot ours, does its position stand still. It must never be reported lower.
 	var confirmed string
-	err = control.QueryRow(ctx, `SELECT confirmed_flush_lsn::text FROM pg_replication_slots WHERE slot_name = $1`, src.Slot).Scan(&confirmed)
+	err = control.QueryRow(ctx, `SELECT confirmed_flush_lsn::text FROM pg_replication_slots WHERE slot_name = $1 AND active_pid = $2`, src.Slot, s.conn.PID()).Scan(&confirmed)
 	if err == nil {
 		s.confirmed, err = pglogrepl.ParseLSN(confirmed)
 	}
@@ -164,7 +164,7 @@ func startError(err error, src Source) error {
 	case "42704": // undefined_object
 		return &ActionError{
 			Problem: fmt.Sprintf("slot %q does not exist", src.Slot),
-			Cure:    "run `pombo setup`; events committed since the slot was dropped are not in the stream",
+			Cure:    "run `pombo setup`, which says what it takes; events committed since the slot was dropped are not in the stream",
 		}
 	case "55000": // object_not_in_prerequisite_state: invalidated slots, among others
 		if strings.Contains(pgErr.Message, "can no longer") || strings.Contains(pgErr.Message, "cannot read from logical replication slot") {

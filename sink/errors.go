@@ -72,7 +72,23 @@ func explain(err error) error {
 		return errors.New("access is denied: grant IdempotentWrite on the cluster, or Create to let topics be created")
 	case errors.Is(err, sarama.ErrMessageSizeTooLarge):
 		return errors.New("it is larger than the topic's max.message.bytes: raise that, then start again")
+	case errors.Is(err, sarama.ErrMessageSetSizeTooLarge):
+		return fmt.Errorf("%w: raise the topic's segment.bytes, then start again", err)
+	case errors.Is(err, sarama.ErrInvalidRecord):
+		return fmt.Errorf("%w: a compacted topic takes no record without a key; change the topic or the route, then start again", err)
+	case errors.Is(err, sarama.ErrInvalidTimestamp):
+		return fmt.Errorf("%w: raise the topic's message.timestamp limits, then start again", err)
+	case errors.Is(err, sarama.ErrNotEnoughReplicas), errors.Is(err, sarama.ErrNotEnoughReplicasAfterAppend):
+		return fmt.Errorf("%w: bring the other brokers back", err)
 	default:
 		return err
 	}
+}
+
+// explainEnd says who may be behind an epoch that is no longer the newest.
+func (k *Kafka) explainEnd(err error) error {
+	if errors.Is(err, sarama.ErrInvalidProducerEpoch) && k.cfg.ProducerName != "" {
+		return fmt.Errorf("%w: another instance uses transactional id %s; if it serves another database, give one of them another --slot", err, k.cfg.ProducerName)
+	}
+	return err
 }

@@ -204,9 +204,13 @@ func (k *Kafka) produce(br *broker, share int) {
 		k.posts <- func() error { return k.settle(r, answer, err) }
 	})
 	k.build.reset()
-	if err != nil {
-		k.posts <- func() error { return k.settle(r, nil, fmt.Errorf("write to broker %s: %w", br.conn.Addr(), err)) }
+	if err == nil {
+		return
 	}
+	if judge(err) == again {
+		k.lost(br) // before anything else is written to it
+	}
+	k.posts <- func() error { return k.settle(r, nil, fmt.Errorf("write to broker %s: %w", br.conn.Addr(), err)) }
 }
 
 // assemble takes partitions off the ready list and builds their request.
@@ -216,6 +220,9 @@ func (k *Kafka) assemble(br *broker, share int) (*request, *sarama.ProduceReques
 	size := 0
 	for size < maxRequestBytes && len(r.partitions) < share {
 		p := br.ready[len(r.partitions)]
+		if size > 0 && k.build.size(p.queue.at(0).event()) > maxRequestBytes {
+			break // it goes alone: should the request be refused as too large, then for this event
+		}
 		p.listed = false
 		p.state = inFlight
 		batch, n, bytes := k.build.batch(p, k.producer, k.cfg.Compression)

@@ -66,15 +66,15 @@ func (p *Printer) print(b *decoder.Batch) error {
 
 // record is an event in the form of a Kafka record. A nil pointer is null.
 type record struct {
-	Topic    string    `json:"topic"`
-	Key      *text     `json:"key"`
-	Headers  []headers `json:"headers"`
-	Value    *text     `json:"value"`
-	Time     string    `json:"timestamp"`
-	Unrouted string    `json:"error,omitempty"` // why the event cannot be published
+	Topic    string   `json:"topic"`
+	Key      *text    `json:"key"`
+	Headers  []header `json:"headers"`
+	Value    *text    `json:"value"`
+	Time     string   `json:"timestamp"`
+	Unrouted string   `json:"error,omitempty"` // why the event cannot be published
 }
 
-type headers struct {
+type header struct {
 	Name  string `json:"name"`
 	Value text   `json:"value"`
 }
@@ -113,7 +113,7 @@ func (p *Printer) record(e decoder.Event) record {
 	r := record{
 		Key:     nullable(p.router.Key(e)),
 		Value:   nullable(p.router.Value(e)),
-		Headers: []headers{},
+		Headers: []header{},
 		Time:    e.CommitTime().UTC().Format("2006-01-02T15:04:05.000Z07:00"),
 	}
 	topic, err := p.router.Topic(e)
@@ -123,7 +123,7 @@ func (p *Printer) record(e decoder.Event) record {
 	r.Topic = topic
 	for _, h := range p.router.Headers() {
 		if value := e.Column(h.Column); value != nil {
-			r.Headers = append(r.Headers, headers{h.Name, value})
+			r.Headers = append(r.Headers, header{h.Name, value})
 		}
 	}
 	return r

@@ -46,7 +46,7 @@ func (k *Kafka) settlePartition(p *partition, reason error) error {
 	case smaller:
 		k.split(p, reason)
 	case over:
-		return fmt.Errorf("produce to %s/%d as producer %d epoch %d: %w", p.topic.name, p.id, k.producer.id, k.producer.epoch, reason)
+		return fmt.Errorf("produce to %s/%d as producer %d epoch %d: %w", p.topic.name, p.id, k.producer.id, k.producer.epoch, k.explainEnd(reason))
 	default:
 		p.state = waiting
 		p.failures++
