@@ -61,6 +61,13 @@ func (t *Tracker) Done(e *Entry, n int) bool {
 	return true
 }
 
+// Cut takes the last n events off the newest batch, which then confirms lsn and no more. It reports whether that settled
+// the batch.
+func (t *Tracker) Cut(e *Entry, n int, lsn pglogrepl.LSN) bool {
+	e.lsn = lsn
+	return t.Done(e, n)
+}
+
 // Window is the size in bytes of everything since the oldest batch that is not settled: what is sent again
 // after a crash, at most.
 func (t *Tracker) Window() int { return t.window }

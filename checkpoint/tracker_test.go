@@ -96,6 +96,21 @@ func TestNothingIsFlushedBehindAGap(t *testing.T) {
 	require.Zero(t, tracker.Window())
 }
 
+func TestACutBatchConfirmsLess(t *testing.T) {
+	var position Position
+	tracker := NewTracker(&position)
+	first := tracker.Add(1, 10, 100)
+	second := tracker.Add(5, 10, 300)
+	require.False(t, tracker.Cut(second, 3, 200))
+	require.True(t, tracker.Done(second, 2))
+	require.True(t, tracker.Done(first, 1))
+	require.Equal(t, pglogrepl.LSN(200), position.Load())
+
+	whole := tracker.Add(2, 10, 400)
+	require.True(t, tracker.Cut(whole, 2, 0))
+	require.Equal(t, pglogrepl.LSN(200), position.Load())
+}
+
 // A topic that is stuck for hours must not cost memory for what flows past it.
 func TestWhatIsSettledBehindAGapIsNotKept(t *testing.T) {
 	var position Position

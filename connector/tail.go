@@ -15,6 +15,14 @@ import (
 // Tail prints events that are committed from now on, until ctx is done. It reads through a temporary slot, which
 // Postgres drops when the connection ends, so it takes nothing from the connector and leaves nothing behind.
 func Tail(ctx context.Context, cfg Config, p *sink.Printer) error {
+	err := tail(ctx, cfg, p)
+	if ctx.Err() != nil {
+		return nil // stopped as asked, whatever that interrupted
+	}
+	return err
+}
+
+func tail(ctx context.Context, cfg Config, p *sink.Printer) error {
 	if err := checkStream(ctx, cfg); err != nil {
 		return err
 	}

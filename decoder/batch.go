@@ -1,6 +1,7 @@
 package decoder
 
 import (
+	"sort"
 	"time"
 
 	"github.com/jackc/pglogrepl"
@@ -24,12 +25,31 @@ type Batch struct {
 	home    []byte // the arena of the usual size, put aside while a large row has memory of its own
 	spans   []span // columns of the events, stride of them each
 	commits []int64
+	ends    []end // of the transactions that are complete within the batch
 	stride  int
 	reserve []*Batch // kept out of circulation to pay for a large row
 }
 
 // span is a column's place in the arena; a negative length is SQL NULL.
 type span struct{ start, length int32 }
+
+// end is where a transaction ends: after so many events of the batch, and at which LSN.
+type end struct {
+	events int
+	lsn    pglogrepl.LSN
+}
+
+// EndTransaction notes that a transaction with the given end LSN is complete with the events so far.
+func (b *Batch) EndTransaction(lsn pglogrepl.LSN) { b.ends = append(b.ends, end{b.Len(), lsn}) }
+
+// LSNBefore is the end LSN of the last transaction that is complete within the first n events, or zero.
+func (b *Batch) LSNBefore(n int) pglogrepl.LSN {
+	i := sort.Search(len(b.ends), func(i int) bool { return b.ends[i].events > n })
+	if i == 0 {
+		return 0
+	}
+	return b.ends[i-1].lsn
+}
 
 // Len is the number of events.
 func (b *Batch) Len() int { return len(b.commits) }
@@ -67,7 +87,7 @@ func (b *Batch) reset() {
 	if b.home != nil {
 		b.arena, b.home = b.home, nil
 	}
-	b.LSN, b.arena, b.spans, b.commits = 0, b.arena[:0], b.spans[:0], b.commits[:0]
+	b.LSN, b.arena, b.spans, b.commits, b.ends = 0, b.arena[:0], b.spans[:0], b.commits[:0], b.ends[:0]
 }
 
 // Event is one inserted row of the outbox table. It is a view into its Batch:

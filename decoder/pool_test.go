@@ -5,6 +5,7 @@ import (
 	"testing"
 	"unsafe"
 
+	"github.com/jackc/pglogrepl"
 	"github.com/stretchr/testify/require"
 	"pgregory.net/rapid"
 )
@@ -205,4 +206,19 @@ func TestBudgetHolds(t *testing.T) {
 		}
 		require.Equal(t, Batches, c.pool.Available())
 	})
+}
+
+func TestLSNBeforeIsTheEndOfTheLastCompleteTransaction(t *testing.T) {
+	b := &Batch{commits: make([]int64, 0, 10)}
+	require.Zero(t, b.LSNBefore(0))
+	b.EndTransaction(0x100) // its rows are in the batch before
+	b.commits = b.commits[:2]
+	b.EndTransaction(0x200)
+	b.commits = b.commits[:5]
+	b.EndTransaction(0x300)
+	for n, want := range []pglogrepl.LSN{0x100, 0x100, 0x200, 0x200, 0x200, 0x300, 0x300} {
+		require.Equal(t, want, b.LSNBefore(n))
+	}
+	b.reset()
+	require.Zero(t, b.LSNBefore(9))
 }

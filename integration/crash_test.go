@@ -68,12 +68,12 @@ func TestATransactionOf500000RowsStaysUnder64MiB(t *testing.T) {
 func TestACrashInTheMiddleOfABigTransactionLosesNothing(t *testing.T) {
 	o := newOutbox(t)
 	o.exec(`INSERT INTO outbox_event SELECT gen_random_uuid(), 'Bulk', (i % 100)::text, 't', repeat('x', 1000), now() FROM generate_series(1, 100000) i`)
-	before := o.confirmed()
+	end := o.walEnd()
 	for i := range 3 {
 		p := o.streaming()
 		o.await("some of the transaction is published", func() bool { return o.records("Bulk") > int64(1000+i*20_000) })
 		p.kill()
-		require.Equal(t, before, o.confirmed(), "a part of a transaction confirms nothing")
+		require.Less(t, o.confirmed(), end, "a part of a transaction does not confirm it")
 	}
 	o.streaming()
 	o.awaitConfirmed(o.walEnd())

@@ -56,6 +56,8 @@ func TestAnEventWithoutATopicStopsTheConnectorAndHoldsTheSlot(t *testing.T) {
 		require.Contains(t, p.out.String(), poison)
 		require.EqualValues(t, 1, o.records(o.name), "what was committed before it is published, what comes after is not")
 		require.Less(t, o.confirmed(), end)
+		require.Equal(t, 3, o.run().wait())
+		require.EqualValues(t, 1, o.records(o.name), "nothing is sent again at every start")
 	}
 }
 

@@ -214,6 +214,9 @@ func (r *Receiver) decode(ctx context.Context, msg []byte) error {
 	}
 	if outcome == decoder.Commit {
 		r.received = max(r.received, r.decoder.CommitEnd())
+		if r.batch != nil {
+			r.batch.EndTransaction(r.decoder.CommitEnd())
+		}
 	}
 	return nil
 }

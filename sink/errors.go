@@ -17,7 +17,7 @@ type PoisonError struct {
 
 func (e *PoisonError) Error() string {
 	if e.Topic == "" {
-		return fmt.Sprintf("event %s cannot be routed: %v", e.EventID, e.Reason)
+		return fmt.Sprintf("event %s cannot be routed: %v: name its topic with --route, or with a --topic that fits", e.EventID, e.Reason)
 	}
 	return fmt.Sprintf("event %s cannot be sent to topic %s: %v", e.EventID, e.Topic, e.Reason)
 }

@@ -146,6 +146,10 @@ func (k *Kafka) accept(b *decoder.Batch) {
 		name, err := k.router.Topic(e)
 		if err != nil {
 			k.poison = &PoisonError{EventID: string(e.Column(decoder.ID)), Reason: err}
+			// What is complete before it can be confirmed, and is not sent again at every start.
+			if k.tracker.Cut(entry, b.Len()-i, b.LSNBefore(i)) {
+				k.pool.Recycle(b)
+			}
 			return
 		}
 		t := k.topics[name]
