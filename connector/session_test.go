@@ -2,6 +2,7 @@ package connector
 
 import (
 	"context"
+	"fmt"
 	"net"
 	"testing"
 	"time"
@@ -47,7 +48,7 @@ func TestAStopEndsEveryWait(t *testing.T) {
 			f.awaitLog("standing by")
 		},
 		"Kafka refuses connections": func(f *fixture) {
-			f.cfg.Kafka.Brokers = []string{(&net.TCPAddr{IP: net.IPv4(127, 0, 0, 1), Port: closedPort(f.t)}).String()}
+			f.cfg.Kafka.Brokers = []string{fmt.Sprintf("127.0.0.1:%d", closedPort(f.t))}
 			f.start()
 			f.awaitLog("session ended")
 		},
@@ -219,4 +220,15 @@ func TestAnOperatorIsCalledAtOnce(t *testing.T) {
 	require.ErrorAs(t, err, &action)
 	require.True(t, NeedsOperator(err))
 	require.NotContains(t, f.log.rest(), "session ended", "whoever called Run logs it")
+}
+
+// A session that ends for want of Kafka must not stand in the way of the next one.
+func TestASessionThatEndsFreesTheSlot(t *testing.T) {
+	f := newFixture(t)
+	f.cfg.Kafka.Brokers = []string{fmt.Sprintf("127.0.0.1:%d", closedPort(t))}
+	f.cfg.Source.Postgres.RuntimeParams["wal_sender_timeout"] = "1h" // Postgres does not free it
+	f.start()
+	for range 3 {
+		f.awaitLog("get producer id from Kafka")
+	}
 }

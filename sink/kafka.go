@@ -44,6 +44,10 @@ type Kafka struct {
 
 	queued int          // events that are not settled
 	poison *PoisonError // set once: nothing is accepted any more, what is queued goes out
+
+	// held is the batch of an event that cannot be routed. It is never recycled: with all batches free, everything
+	// received would count as flushed.
+	held *decoder.Batch
 }
 
 // postCapacity leaves room for every request that can be in flight to a few hundred brokers,
@@ -147,9 +151,8 @@ func (k *Kafka) accept(b *decoder.Batch) {
 		if err != nil {
 			k.poison = &PoisonError{EventID: string(e.Column(decoder.ID)), Reason: err}
 			// What is complete before it can be confirmed, and is not sent again at every start.
-			if k.tracker.Cut(entry, b.Len()-i, b.LSNBefore(i)) {
-				k.pool.Recycle(b)
-			}
+			k.held = b
+			k.tracker.Cut(entry, b.Len()-i, b.LSNBefore(i))
 			return
 		}
 		t := k.topics[name]

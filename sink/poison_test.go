@@ -12,6 +12,7 @@ import (
 	"github.com/twmb/franz-go/pkg/kfake"
 	"github.com/twmb/franz-go/pkg/kmsg"
 
+	"github.com/pombo-cdc/pombo/decoder"
 	"github.com/pombo-cdc/pombo/router"
 )
 
@@ -146,6 +147,7 @@ func TestEventThatCannotBeRouted(t *testing.T) {
 			require.ErrorContains(t, err, "event lost cannot be routed: ")
 			require.ErrorAs(t, err, new(*router.TopicError))
 			require.Equal(t, first, s.flushed.Load())
+			require.Less(t, s.pool.Available(), decoder.Batches, "with all batches free, the receiver would confirm all that it has received")
 			s.requireDelivered(cluster, s.rows[:4])
 		})
 	}

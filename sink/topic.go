@@ -130,7 +130,7 @@ func (k *Kafka) advance(p *partition) {
 		for i+run < n && p.queue.at(i+run).entry == it.entry {
 			run++
 		}
-		if k.tracker.Done(it.entry, run) {
+		if k.tracker.Done(it.entry, run) && it.batch != k.held {
 			k.pool.Recycle(it.batch)
 		}
 		i += run
