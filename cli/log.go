@@ -3,6 +3,7 @@ package cli
 import (
 	"io"
 	"os"
+	"time"
 
 	"github.com/mattn/go-isatty"
 	"github.com/rs/zerolog"
@@ -22,5 +23,13 @@ func (s *settings) logger(w io.Writer) zerolog.Logger {
 	case format != "json" && format != "auto":
 		s.refuse("log-format", "%q is none of auto, console and json", format)
 	}
-	return zerolog.New(w).Level(level).With().Timestamp().Logger()
+	return zerolog.New(w).Level(level).Hook(timestamp{})
+}
+
+// timestamp adds the time to each line, in milliseconds: zerolog's own has seconds, unless a global variable is changed.
+type timestamp struct{}
+
+// Run implements zerolog.Hook.
+func (timestamp) Run(e *zerolog.Event, _ zerolog.Level, _ string) {
+	e.Str(zerolog.TimestampFieldName, time.Now().UTC().Format("2006-01-02T15:04:05.000Z07:00"))
 }

@@ -83,7 +83,7 @@ func setUp(ctx context.Context, cfg connector.Config, opts replication.SetupOpti
 		return struct{}{}, err
 	}
 	_, err := backoff.Retry(ctx, attempt, backoff.WithMaxElapsedTime(setupPatience), backoff.WithNotify(func(err error, delay time.Duration) {
-		cfg.Log.Warn().Err(err).Dur("retry_in", delay).Msg("setup has to wait")
+		cfg.Log.Warn().Err(err).Stringer("retry_in", delay.Round(time.Millisecond)).Msg("setup has to wait")
 	}))
 	return err
 }

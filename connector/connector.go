@@ -47,7 +47,7 @@ func Run(ctx context.Context, cfg Config) error {
 			delays.Reset()
 		}
 		delay := delays.NextBackOff()
-		log.Error().Err(err).Dur("retry_in", delay).Msg("session ended")
+		log.Error().Err(err).Stringer("retry_in", delay.Round(time.Millisecond)).Msg("session ended")
 		if !sleep(ctx, delay) {
 			return nil
 		}

@@ -119,12 +119,14 @@ func (m minutes) Write(line []byte) (int, error) {
 	m.lines[time.Now().Truncate(time.Minute)]++
 	var fields struct {
 		Error   string
-		RetryIn float64 `json:"retry_in"`
+		RetryIn string `json:"retry_in"`
 	}
 	require.NoError(m.t, json.Unmarshal(line, &fields))
 	require.Contains(m.t, fields.Error, "connect to Postgres")
 	require.Contains(m.t, fields.Error, errTest.Error())
-	require.Positive(m.t, fields.RetryIn)
+	delay, err := time.ParseDuration(fields.RetryIn)
+	require.NoError(m.t, err)
+	require.Positive(m.t, delay)
 	return len(line), nil
 }
 

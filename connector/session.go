@@ -36,7 +36,7 @@ func runSession(stop context.Context, cfg Config) error {
 	ctx, cancel := context.WithCancelCause(context.WithoutCancel(stop))
 	defer cancel(nil)
 	defer context.AfterFunc(stop, func() {
-		cfg.Log.Info().Dur("grace", cfg.Grace).Msg("stopping: what is under way is published and confirmed first")
+		cfg.Log.Info().Stringer("grace", cfg.Grace).Msg("stopping: what is under way is published and confirmed first")
 		if sleep(ctx, cfg.Grace) {
 			cancel(errGrace)
 		}

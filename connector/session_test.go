@@ -202,7 +202,7 @@ func (f *fixture) terminateWalsender() {
 func (f *fixture) awaitReport() {
 	f.t.Helper()
 	last := func() (at time.Time) {
-		require.NoError(f.t, f.db.QueryRow(f.t.Context(), `SELECT coalesce(reply_time, '-infinity')
+		require.NoError(f.t, f.db.QueryRow(f.t.Context(), `SELECT coalesce(reply_time, 'epoch')
 			FROM pg_replication_slots s JOIN pg_stat_replication r ON r.pid = s.active_pid WHERE slot_name = $1`, f.cfg.Source.Slot).Scan(&at))
 		return at
 	}

@@ -49,7 +49,7 @@ func TestNothingIsConfirmedWhileTheBrokerIsDownAndAllArrivesInOrderWhenItIsBack(
 func (o *outbox) reportedTwice() {
 	o.t.Helper()
 	reply := func() (at time.Time) {
-		err := o.conn.QueryRow(o.ctx, `SELECT r.reply_time FROM pg_stat_replication r JOIN pg_replication_slots s ON s.active_pid = r.pid WHERE s.slot_name = $1`, o.name).Scan(&at)
+		err := o.conn.QueryRow(o.ctx, `SELECT coalesce(r.reply_time, 'epoch') FROM pg_stat_replication r JOIN pg_replication_slots s ON s.active_pid = r.pid WHERE s.slot_name = $1`, o.name).Scan(&at)
 		require.NoError(o.t, err)
 		return at
 	}

@@ -3,6 +3,7 @@ package sink
 import (
 	"errors"
 	"fmt"
+	"time"
 
 	"github.com/IBM/sarama"
 
@@ -105,7 +106,7 @@ func (k *Kafka) blocked(t *topic, failures int, reason error) {
 		return // a leader that moves, or a topic that is just being made
 	}
 	if id, ok := t.oldest(); ok {
-		t.log.Warn().Str("event", id).Int("attempt", failures).Dur("retry_in", delay).
+		t.log.Warn().Str("event", id).Int("attempt", failures).Stringer("retry_in", delay.Round(time.Millisecond)).
 			AnErr("reason", explain(reason)).Msg("topic does not take events, they wait")
 	}
 }
