@@ -190,7 +190,7 @@ func TestTailNamesWhatIsMissing(t *testing.T) {
 	o := newOutbox(t)
 	code, out := pombo(t, "tail", "--postgres", o.dsn, "--publication", "nowhere")
 	require.Equal(t, 3, code, out)
-	require.Contains(t, out, `publication "nowhere"`)
+	require.Contains(t, out, "does not exist in database")
 	require.NotContains(t, out, "teardown")
 }
 
