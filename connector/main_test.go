@@ -108,7 +108,6 @@ func newFixture(t *testing.T) *fixture {
 		Grace:  DefaultGrace,
 		Log:    zerolog.New(f.log),
 	}
-	f.cfg.Source.Postgres.RuntimeParams["wal_sender_timeout"] = "1500ms" // a report every 500 ms
 	require.NoError(t, replication.Setup(t.Context(), f.db, f.cfg.Source, replication.SetupOptions{CreateTable: true}, io.Discard))
 	return f
 }

@@ -226,7 +226,6 @@ func TestAnOperatorIsCalledAtOnce(t *testing.T) {
 func TestASessionThatEndsFreesTheSlot(t *testing.T) {
 	f := newFixture(t)
 	f.cfg.Kafka.Brokers = []string{fmt.Sprintf("127.0.0.1:%d", closedPort(t))}
-	f.cfg.Source.Postgres.RuntimeParams["wal_sender_timeout"] = "1h" // Postgres does not free it
 	f.start()
 	for range 3 {
 		f.awaitLog("get producer id from Kafka")

@@ -47,6 +47,7 @@ func TestAnEventWithoutATopicStopsTheConnectorAndHoldsTheSlot(t *testing.T) {
 	for _, aggregateType := range []any{nil, "", "order/created", "заказ", "Order Placed", "__consumer_offsets"} {
 		o := newLooseOutbox(t, looseTable)
 		o.prefix = ""
+		o.createTopic(o.name, 1)
 		o.insertRow(o.name, "k", "t", "before")
 		poison := o.insertRow(aggregateType, "k", "t", "poison")
 		end := o.walEnd()

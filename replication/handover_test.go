@@ -89,6 +89,24 @@ func TestABatchGrowsWhileTheStreamIsLate(t *testing.T) {
 	})
 }
 
+// Half empty batches would use up the budget while Kafka is slow.
+func TestABatchWaitsTheLongerTheFewerAreFree(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := receive(newFakePostgres(t), largeArena)
+		for i := range decoder.Batches - 4 {
+			s.send(transaction(0x6000+pglogrepl.LSN(i), fmt.Sprint(i))...)
+			s.pass(statusInterval)
+			s.batch()
+		}
+		s.send(transaction(0x7000, "a")...)
+		s.pass(10 * linger)
+		s.send(transaction(0x8000, "b")...)
+		require.Empty(t, s.handedOver())
+		s.pass(statusInterval)
+		require.Equal(t, [][]string{{"a", "b"}}, s.handedOver())
+	})
+}
+
 func TestABatchGrowsWhileMostOfTheBudgetIsInFlight(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := receive(newFakePostgres(t), largeArena)
