@@ -25,7 +25,7 @@ const (
 // used again for the next request: sarama encodes a request before AsyncProduce returns and does
 // not look at the records again.
 type assembler struct {
-	headers []router.Header
+	router *router.Router
 
 	records     []sarama.Record
 	recordRefs  []*sarama.Record
@@ -67,8 +67,8 @@ func (a *assembler) batch(p *partition, producer identity, codec sarama.Compress
 		a.records = append(a.records, sarama.Record{
 			TimestampDelta: time.Duration(commit-base) * time.Millisecond,
 			OffsetDelta:    int64(n),
-			Key:            e.Column(decoder.AggregateID),
-			Value:          e.Column(decoder.Payload),
+			Key:            a.router.Key(e),
+			Value:          a.router.Value(e),
 			Headers:        a.eventHeaders(e),
 		})
 		a.recordRefs = append(a.recordRefs, &a.records[len(a.records)-1])
@@ -91,9 +91,9 @@ func (a *assembler) batch(p *partition, producer identity, codec sarama.Compress
 
 // size is about what an event has in a record batch before compression, in bytes.
 func (a *assembler) size(e decoder.Event) int {
-	n := recordOverhead + len(e.Column(decoder.AggregateID)) + len(e.Column(decoder.Payload))
-	for i := range a.headers {
-		n += len(a.headers[i].Key) + len(e.Column(a.headers[i].Column))
+	n := recordOverhead + len(a.router.Key(e)) + len(a.router.Value(e))
+	for _, h := range a.router.Headers() {
+		n += len(h.Key) + len(e.Column(h.Column))
 	}
 	return n
 }
@@ -101,12 +101,12 @@ func (a *assembler) size(e decoder.Event) int {
 // eventHeaders returns the headers of an event; one whose column is NULL is left out.
 func (a *assembler) eventHeaders(e decoder.Event) []*sarama.RecordHeader {
 	first := len(a.headersRefs)
-	for i := range a.headers {
-		value := e.Column(a.headers[i].Column)
+	for _, h := range a.router.Headers() {
+		value := e.Column(h.Column)
 		if value == nil {
 			continue
 		}
-		a.headerSlab = append(a.headerSlab, sarama.RecordHeader{Key: a.headers[i].Key, Value: value})
+		a.headerSlab = append(a.headerSlab, sarama.RecordHeader{Key: h.Key, Value: value})
 		a.headersRefs = append(a.headersRefs, &a.headerSlab[len(a.headerSlab)-1])
 	}
 	return a.headersRefs[first:len(a.headersRefs):len(a.headersRefs)]

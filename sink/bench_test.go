@@ -32,7 +32,7 @@ func loaded(t tester, n int) (*partition, *assembler) {
 			p.queue.push(item{batch: batch, index: i})
 		}
 	}
-	return p, &assembler{headers: s.router().Headers()}
+	return p, &assembler{router: s.router()}
 }
 
 // However many events a batch has, only the batch itself is allocated.

@@ -80,7 +80,7 @@ func Open(ctx context.Context, cfg Config, r *router.Router, pool *decoder.Pool,
 		lookup:  newLookups(),
 		posts:   make(chan func() error, postCapacity),
 	}
-	k.build.headers = r.Headers()
+	k.build.router = r
 	if k.producer, err = k.initProducer(ctx); err != nil {
 		return nil, errors.Join(err, k.Close())
 	}

@@ -57,7 +57,7 @@ func newModel(t *rapid.T) *model {
 		topics:  make(map[string]*topic),
 		brokers: make(map[*sarama.Broker]*broker),
 		lookup:  newLookups(),
-		build:   assembler{headers: r.Headers()},
+		build:   assembler{router: r},
 	}
 	return m
 }

@@ -85,7 +85,7 @@ func (k *Kafka) split(p *partition, reason error) {
 	p.state = poisoned
 	k.queued -= p.queue.len()
 	if k.poison == nil {
-		size := len(e.Column(decoder.AggregateID)) + len(e.Column(decoder.Payload))
+		size := len(k.router.Key(e)) + len(k.router.Value(e))
 		k.poison = &PoisonError{
 			EventID: string(e.Column(decoder.ID)),
 			Topic:   p.topic.name,
