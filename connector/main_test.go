@@ -7,9 +7,7 @@ import (
 	"io"
 	"math/rand/v2"
 	"net"
-	"os"
 	"strings"
-	"sync"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -30,28 +28,20 @@ import (
 )
 
 // shared is the server of the tests that need one. Kafka is a fake, because it has to answer when a test says so.
-var shared struct {
-	start sync.Once
-	*stack.Postgres
-	err error
-}
+var shared stack.SharedPostgres
 
 func TestMain(m *testing.M) {
 	m.Run()
-	if shared.Postgres != nil {
-		if err := shared.Close(); err != nil {
-			panic(err)
-		}
+	if err := shared.Close(); err != nil {
+		panic(err)
 	}
 }
 
 func postgres(t *testing.T) *stack.Postgres {
 	t.Helper()
-	shared.start.Do(func() {
-		shared.Postgres, shared.err = stack.StartPostgres(context.Background(), stack.PostgresOptions{Log: os.Stderr})
-	})
-	require.NoError(t, shared.err)
-	return shared.Postgres
+	server, err := shared.Get()
+	require.NoError(t, err)
+	return server
 }
 
 // awaitLimit is how long a test waits for what should happen.

@@ -4,9 +4,7 @@ import (
 	"context"
 	"fmt"
 	"math/rand/v2"
-	"os"
 	"strings"
-	"sync"
 	"testing"
 
 	"github.com/jackc/pglogrepl"
@@ -18,28 +16,20 @@ import (
 )
 
 // shared is the server of the tests of the package that need one. Each has a database and a slot of its own in it.
-var shared struct {
-	start sync.Once
-	*stack.Postgres
-	err error
-}
+var shared stack.SharedPostgres
 
 func TestMain(m *testing.M) {
 	m.Run()
-	if shared.Postgres != nil {
-		if err := shared.Close(); err != nil {
-			panic(err)
-		}
+	if err := shared.Close(); err != nil {
+		panic(err)
 	}
 }
 
 func postgres(t *testing.T) *stack.Postgres {
 	t.Helper()
-	shared.start.Do(func() {
-		shared.Postgres, shared.err = stack.StartPostgres(context.Background(), stack.PostgresOptions{Log: os.Stderr})
-	})
-	require.NoError(t, shared.err)
-	return shared.Postgres
+	server, err := shared.Get()
+	require.NoError(t, err)
+	return server
 }
 
 // database is a database with nothing in it, which goes when the test ends.
