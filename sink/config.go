@@ -8,4 +8,7 @@ type Config struct {
 	Compression  sarama.CompressionCodec
 	CreateTopics bool   // create a missing topic with the brokers' default partitions and replication
 	ProducerName string // the transactional id under which older instances are fenced; empty turns fencing off
+
+	// Parking takes what cannot be published; nil stops the session at the first such event.
+	Parking Parking
 }
