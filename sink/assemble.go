@@ -17,8 +17,8 @@ const (
 	// maxRequestBytes closes a request to further partitions, measured before compression.
 	maxRequestBytes = 1 << 20
 
-	// recordOverhead bounds what Kafka adds to the bytes of a record: lengths, deltas, the count of headers.
-	recordOverhead = 32
+	// deltaOverhead bounds what a record takes more that is not the first of its batch, in bytes: it says how far it is from that.
+	deltaOverhead = 16
 )
 
 // assembler builds record batches from queued events. Records and headers live in slabs that are
@@ -26,6 +26,7 @@ const (
 // not look at the records again.
 type assembler struct {
 	router *router.Router
+	codec  sarama.CompressionCodec
 
 	records     []sarama.Record
 	recordRefs  []*sarama.Record
@@ -44,7 +45,7 @@ func (a *assembler) reset() {
 // batch encodes the head of the partition's queue: the same events with the same sequence
 // numbers each time, until they are settled, because a broker that has them already knows them by their
 // first and last number. It returns the batch, its records and about how many bytes they have.
-func (a *assembler) batch(p *partition, producer identity, codec sarama.CompressionCodec) (b *sarama.RecordBatch, n, size int) {
+func (a *assembler) batch(p *partition, producer identity) (b *sarama.RecordBatch, n, size int) {
 	base := p.queue.at(0).event().CommitMillis()
 	latest := base
 	first := len(a.recordRefs)
@@ -52,13 +53,17 @@ func (a *assembler) batch(p *partition, producer identity, codec sarama.Compress
 	switch {
 	case p.sent > 0:
 		end = p.sent
-	case p.limit > 0:
-		end = min(end, p.limit)
+	case p.most > 0:
+		end = min(end, p.most)
+	}
+	limit := maxBatchBytes
+	if p.topic.limit > 0 {
+		limit = min(limit, p.topic.limit-batchOverhead)
 	}
 	for n < end {
 		e := p.queue.at(n).event()
 		bytes := a.size(e)
-		if n > 0 && size+bytes > maxBatchBytes {
+		if n > 0 && size+bytes > limit && p.sent == 0 {
 			break
 		}
 		size += bytes
@@ -76,7 +81,7 @@ func (a *assembler) batch(p *partition, producer identity, codec sarama.Compress
 	}
 	return &sarama.RecordBatch{
 		Version:              2,
-		Codec:                codec,
+		Codec:                a.codec,
 		CompressionLevel:     sarama.CompressionLevelDefault,
 		PartitionLeaderEpoch: -1,
 		LastOffsetDelta:      int32(n - 1),
@@ -89,14 +94,8 @@ func (a *assembler) batch(p *partition, producer identity, codec sarama.Compress
 	}, n, size
 }
 
-// size is about what an event has in a record batch before compression, in bytes.
-func (a *assembler) size(e decoder.Event) int {
-	n := recordOverhead + len(a.router.Key(e)) + len(a.router.Value(e))
-	for _, h := range a.router.Headers() {
-		n += len(h.Key) + len(e.Column(h.Column))
-	}
-	return n
-}
+// size is what an event takes in a record batch before compression at most, in bytes.
+func (a *assembler) size(e decoder.Event) int { return a.recordSize(e) + deltaOverhead }
 
 // eventHeaders returns the headers of an event; one whose column is NULL is left out.
 func (a *assembler) eventHeaders(e decoder.Event) []*sarama.RecordHeader {

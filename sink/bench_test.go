@@ -26,7 +26,7 @@ func loaded(t tester, n int) (*partition, *assembler) {
 	s := newSource(t)
 	s.commit(benchRows(n, 1)...)
 	close(s.filled)
-	p := new(partition)
+	p := &partition{topic: new(topic)}
 	for batch := range s.filled {
 		for i := range batch.Len() {
 			p.queue.push(item{batch: batch, index: i})
@@ -40,7 +40,7 @@ func TestAssembleAllocatesNothingPerEvent(t *testing.T) {
 	p, a := loaded(t, 1000)
 	events := 0
 	allocations := testing.AllocsPerRun(100, func() {
-		_, events, _ = a.batch(p, identity{}, sarama.CompressionNone)
+		_, events, _ = a.batch(p, identity{})
 		a.reset()
 	})
 	require.Equal(t, 1000, events)
@@ -50,11 +50,11 @@ func TestAssembleAllocatesNothingPerEvent(t *testing.T) {
 // BenchmarkAssemble builds one record batch of 1,000 events.
 func BenchmarkAssemble(b *testing.B) {
 	p, a := loaded(b, 1000)
-	_, n, size := a.batch(p, identity{}, sarama.CompressionNone)
+	_, n, size := a.batch(p, identity{})
 	b.SetBytes(int64(size))
 	b.ReportAllocs()
 	for b.Loop() {
-		a.batch(p, identity{}, sarama.CompressionNone)
+		a.batch(p, identity{})
 		a.reset()
 	}
 	b.ReportMetric(float64(b.Elapsed().Nanoseconds())/float64(n*b.N), "ns/event")

@@ -43,7 +43,8 @@ func TestNothingIsFlushedBeforeItsPredecessors(t *testing.T) {
 // What flows past an event that is stuck is sent again after a crash, so it is bounded, however long that lasts.
 func TestWhatFlowsPastAStuckEventIsBounded(t *testing.T) {
 	const size = 1 << 20
-	cluster, tap := newCluster(t, 1, kfake.SeedTopics(1, "orders", "payments"), kfake.BrokerConfigs(map[string]string{"message.max.bytes": "2000000"}))
+	cluster, tap := newCluster(t, 1, kfake.SeedTopics(1, "orders"))
+	require.NoError(t, cluster.CreateTopic("payments", 1, map[string]string{"max.message.bytes": "2000000"}))
 	s := run(t, config(cluster))
 	s.awaitFlushed(s.commit(s.events("payments", "a")...))
 	fault := cluster.Fault(kfake.Fault{Keys: []kmsg.Key{kmsg.Produce}, Topic: "orders", Err: kerr.NotEnoughReplicas, Count: -1})

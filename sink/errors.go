@@ -7,23 +7,6 @@ import (
 	"github.com/IBM/sarama"
 )
 
-// PoisonError says that an event can never be sent as it is. Everything after it waits for an
-// operator, because skipping it would lose it.
-type PoisonError struct {
-	EventID string
-	Topic   string // empty when the event has none
-	Reason  error
-}
-
-func (e *PoisonError) Error() string {
-	if e.Topic == "" {
-		return fmt.Sprintf("event %s cannot be routed: %v: name its topic with --route, or with a --topic that fits", e.EventID, e.Reason)
-	}
-	return fmt.Sprintf("event %s cannot be sent to topic %s: %v", e.EventID, e.Topic, e.Reason)
-}
-
-func (e *PoisonError) Unwrap() error { return e.Reason }
-
 // verdict is what a partition does about the answer to its request.
 type verdict uint8
 
@@ -71,13 +54,13 @@ func explain(err error) error {
 	case errors.Is(err, sarama.ErrClusterAuthorizationFailed):
 		return errors.New("access is denied: grant IdempotentWrite on the cluster, or Create to let topics be created")
 	case errors.Is(err, sarama.ErrMessageSizeTooLarge):
-		return errors.New("it is larger than the topic's max.message.bytes: raise that, then start again")
+		return errors.New("it is larger than the topic's max.message.bytes: raise that")
 	case errors.Is(err, sarama.ErrMessageSetSizeTooLarge):
-		return fmt.Errorf("%w: raise the topic's segment.bytes, then start again", err)
+		return fmt.Errorf("%w: raise the topic's segment.bytes", err)
 	case errors.Is(err, sarama.ErrInvalidRecord):
-		return fmt.Errorf("%w: a compacted topic takes no record without a key; change the topic or the route, then start again", err)
+		return fmt.Errorf("%w: a compacted topic takes no record without a key; change the topic or the route", err)
 	case errors.Is(err, sarama.ErrInvalidTimestamp):
-		return fmt.Errorf("%w: raise the topic's message.timestamp limits, then start again", err)
+		return fmt.Errorf("%w: raise the topic's message.timestamp limits", err)
 	case errors.Is(err, sarama.ErrNotEnoughReplicas), errors.Is(err, sarama.ErrNotEnoughReplicasAfterAppend):
 		return fmt.Errorf("%w: bring the other brokers back", err)
 	default:

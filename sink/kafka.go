@@ -36,6 +36,7 @@ type Kafka struct {
 	producer identity
 	tracker  *checkpoint.Tracker
 	build    assembler
+	parker   *parker
 
 	topics  map[string]*topic
 	brokers map[*sarama.Broker]*broker
@@ -43,7 +44,7 @@ type Kafka struct {
 	posts   chan func() error
 
 	queued int          // events that are not settled
-	poison *PoisonError // set once: nothing is accepted any more, what is queued goes out
+	poison *PoisonError // that could not be parked; set once: nothing is accepted any more, what is queued goes out
 
 	// held is the batch of an event that cannot be routed. It is never recycled: with all batches free, everything
 	// received would count as flushed.
@@ -81,8 +82,12 @@ func Open(ctx context.Context, cfg Config, r *router.Router, pool *decoder.Pool,
 		posts:   make(chan func() error, postCapacity),
 	}
 	k.build.router = r
+	k.build.codec = cfg.Compression
 	if k.producer, err = k.initProducer(ctx); err != nil {
 		return nil, errors.Join(err, k.Close())
+	}
+	if k.parker, err = newParker(ctx, cfg.Parking); err != nil {
+		return nil, errors.Join(fmt.Errorf("ask for parked events: %w", err), k.Close())
 	}
 	return k, nil
 }
@@ -91,15 +96,19 @@ func Open(ctx context.Context, cfg Config, r *router.Router, pool *decoder.Pool,
 func (k *Kafka) Close() error {
 	k.end()
 	k.lookup.asking.Wait()
+	if k.parker != nil {
+		k.parker.working.Wait()
+	}
 	return k.client.Close()
 }
 
-// Run publishes the batches of filled, recycles each when its events are acknowledged, and returns nil when filled is
-// closed and everything is acknowledged. What cannot be delivered is tried for as long as it takes; an error
-// means that the session has to end.
+// Run publishes the batches of filled, recycles each when its events are acknowledged or parked, and returns nil when
+// filled is closed and everything is settled. What cannot be delivered at the moment is tried for as long as it takes; an
+// error means that the session has to end.
 func (k *Kafka) Run(ctx context.Context, filled <-chan *decoder.Batch) error {
 	defer context.AfterFunc(ctx, k.end)() // a write to a silent broker must not hold up the end
 	defer k.lookup.start(ctx, k)()
+	defer k.parker.start(ctx, k)()
 	var halt <-chan time.Time
 	for filled != nil || k.queued > 0 {
 		if err := k.step(ctx, &filled, halt); err != nil {
@@ -110,6 +119,7 @@ func (k *Kafka) Run(ctx context.Context, filled <-chan *decoder.Batch) error {
 		}
 		k.send()
 		k.lookup.request()
+		k.parker.request()
 	}
 	if k.poison != nil {
 		return k.poison
@@ -146,27 +156,32 @@ func (k *Kafka) step(ctx context.Context, filled *<-chan *decoder.Batch, halt <-
 func (k *Kafka) accept(b *decoder.Batch) {
 	entry := k.tracker.Add(b.Len(), b.Bytes(), b.LSN)
 	for i := range b.Len() {
-		e := b.Event(i)
-		name, err := k.router.Topic(e)
-		if err != nil {
-			k.poison = &PoisonError{EventID: string(e.Column(decoder.ID)), Reason: err}
-			// What is complete before it can be confirmed, and is not sent again at every start.
-			k.held = b
-			k.tracker.Cut(entry, b.Len()-i, b.LSNBefore(i))
+		it := item{entry: entry, batch: b, index: i}
+		name, err := k.router.Topic(it.event())
+		if err == nil {
+			k.queued++
+			k.enqueue(k.topic(name), it)
+			continue
+		}
+		if !k.unroutable(it, err) {
 			return
 		}
-		t := k.topics[name]
-		if t == nil {
-			t = k.newTopic(name)
-		}
-		k.queued++
-		k.enqueue(t, item{entry: entry, batch: b, index: i})
 	}
 }
 
-// enqueue puts an event at the end of its partition's queue, or has it wait for the
-// topic's partitions to be known.
+// enqueue puts an event behind those before it: where they are parked, it has to wait for them.
 func (k *Kafka) enqueue(t *topic, it item) {
+	if len(k.parker.lanes) > 0 {
+		if parked := k.lanes(t, it); k.parker.blocks(parked) {
+			k.parker.hold(parked)
+			return
+		}
+	}
+	k.place(t, it)
+}
+
+// place puts an event at the end of its partition's queue, or has it wait for the topic's partitions to be known.
+func (k *Kafka) place(t *topic, it item) {
 	if len(t.partitions) == 0 || t.resize > 0 {
 		t.waiting.push(it)
 		return
@@ -176,19 +191,27 @@ func (k *Kafka) enqueue(t *topic, it item) {
 	k.ready(p)
 }
 
-// ready lists a partition for the next request to its leader, if it has something to send
-// and nothing in flight.
+// ready lists a partition for the next request to its leader, if it has something to send and nothing in flight. An
+// event that its topic does not take is got out of the way first.
 func (k *Kafka) ready(p *partition) {
-	if p.state != idle || p.listed || p.queue.len() == 0 {
-		return
+	for p.state == idle && !p.listed && p.queue.len() > 0 {
+		switch {
+		case p.leader.lost:
+			p.state = waiting
+			k.lookup.schedule(p.topic, retryDelay(p.failures))
+		case p.sent > 0 || k.build.fits(p.queue.at(0).event(), p.topic.limit):
+			p.asked = false
+			p.listed = true
+			p.leader.ready = append(p.leader.ready, p)
+		case !p.asked: // the limit may have been raised since the topic was looked up
+			p.asked = true
+			p.state = waiting
+			k.lookup.schedule(p.topic, 0)
+		default:
+			p.asked = false
+			k.refused(p, k.build.tooLarge(p.queue.at(0).event(), p.topic.limit))
+		}
 	}
-	if p.leader.lost {
-		p.state = waiting
-		k.lookup.schedule(p.topic, retryDelay(p.failures))
-		return
-	}
-	p.listed = true
-	p.leader.ready = append(p.leader.ready, p)
 }
 
 // send writes to every broker what is ready for it and what its free requests allow. Ready
@@ -232,7 +255,7 @@ func (k *Kafka) assemble(br *broker, share int) (*request, *sarama.ProduceReques
 		}
 		p.listed = false
 		p.state = inFlight
-		batch, n, bytes := k.build.batch(p, k.producer, k.cfg.Compression)
+		batch, n, bytes := k.build.batch(p, k.producer)
 		p.sent = n
 		size += bytes
 		message.AddBatch(p.topic.name, p.id, batch)

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"math/rand/v2"
 	"slices"
+	"strconv"
 	"sync"
 	"time"
 
@@ -53,6 +54,7 @@ type round struct {
 type found struct {
 	topic   *topic
 	leaders []leader // by partition
+	limit   int      // max.message.bytes; 0 where the brokers do not tell
 	err     error
 }
 
@@ -148,8 +150,45 @@ func (k *Kafka) ask(r round, conns *connections) []found {
 		}
 		answers[i] = k.askTopic(t, conns) // another error may be that of another topic
 	}
+	k.askLimits(answers)
 	return answers
 }
+
+// askLimits asks for max.message.bytes of the topics that are found. Without an answer, as where the ACLs do not allow the
+// question (DescribeConfigs), the brokers tell when they refuse a batch.
+func (k *Kafka) askLimits(answers []found) {
+	limits := make(map[string]*int)
+	request := &sarama.DescribeConfigsRequest{Version: 1}
+	for i := range answers {
+		if f := &answers[i]; f.err == nil {
+			limits[f.topic.name] = &f.limit
+			request.Resources = append(request.Resources, &sarama.ConfigResource{
+				Type: sarama.TopicResource, Name: f.topic.name, ConfigNames: []string{maxMessageBytes},
+			})
+		}
+	}
+	if len(limits) == 0 {
+		return
+	}
+	broker := k.client.LeastLoadedBroker()
+	if broker == nil {
+		return
+	}
+	response, err := broker.DescribeConfigs(request)
+	if err != nil {
+		return
+	}
+	for _, resource := range response.Resources {
+		for _, entry := range resource.Configs {
+			if limit, err := strconv.Atoi(entry.Value); err == nil && entry.Name == maxMessageBytes && limits[resource.Name] != nil {
+				*limits[resource.Name] = limit
+			}
+		}
+	}
+}
+
+// maxMessageBytes is a topic's configuration: the largest record batch that it takes, in bytes as it is stored.
+const maxMessageBytes = "max.message.bytes"
 
 func (k *Kafka) askTopic(t *topic, conns *connections) found {
 	ids, err := k.client.Partitions(t.name)
@@ -195,6 +234,9 @@ func (k *Kafka) found(answers []found) error {
 		t := f.topic
 		if f.err == nil && len(f.leaders) < len(t.partitions) {
 			return fmt.Errorf("topic %s has %d partitions where it had %d: it was created anew", t.name, len(f.leaders), len(t.partitions))
+		}
+		if f.limit > 0 {
+			t.limit = f.limit
 		}
 		if f.err == nil {
 			f.err = k.lead(t, f.leaders)

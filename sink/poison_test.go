@@ -16,7 +16,7 @@ import (
 	"github.com/pombo-cdc/pombo/router"
 )
 
-const maxMessageBytes = 10_000 // of the topic orders in these tests
+const smallLimit = 10_000 // of the topic orders in these tests
 
 // poisonedStream commits one event and then, while no request gets through so that they share batches, a poisoned
 // event among others. It returns the rows that have to be delivered all the same.
@@ -42,23 +42,25 @@ func poisonedStream(s *session, tap *wiretap, poisoned string) (deliverable []ro
 	return deliverable
 }
 
+// carriesPoison reports whether the poisoned event is in a produce request.
+func carriesPoison(request kmsg.Request) bool {
+	return slices.ContainsFunc(request.(*kmsg.ProduceRequest).Topics, func(topic kmsg.ProduceRequestTopic) bool {
+		return slices.ContainsFunc(topic.Partitions, func(p kmsg.ProduceRequestTopicPartition) bool {
+			return bytes.Contains(p.Records, []byte("poison"))
+		})
+	})
+}
+
 // An event that the brokers refuse is found in its batch. Everything before it and everything in other partitions
 // is delivered, nothing behind it is sent, and the flushed position stays before it.
 func TestPoisonIsFoundAndNamed(t *testing.T) {
-	carriesPoison := func(request kmsg.Request) bool {
-		return slices.ContainsFunc(request.(*kmsg.ProduceRequest).Topics, func(topic kmsg.ProduceRequestTopic) bool {
-			return slices.ContainsFunc(topic.Partitions, func(p kmsg.ProduceRequestTopicPartition) bool {
-				return bytes.Contains(p.Records, []byte("poison"))
-			})
-		})
-	}
 	for name, test := range map[string]struct {
 		payload string
 		err     *kerr.Error
 		reason  error
 		message string
 	}{
-		"too large": {strings.Repeat("x", maxMessageBytes), nil, nil, "refused with 10004 bytes of key and value: it is larger than the topic's max.message.bytes: raise that, then start again"},
+		"too large": {strings.Repeat("x", smallLimit), nil, nil, "with 10,110 bytes it is larger than the 10,000 bytes of the topic's max.message.bytes: raise that, then start again"},
 		"invalid":   {"x", kerr.InvalidRecord, sarama.ErrInvalidRecord, "refused with 5 bytes"},
 		"too old":   {"x", kerr.InvalidTimestamp, sarama.ErrInvalidTimestamp, "refused with 5 bytes"},
 	} {
@@ -95,7 +97,7 @@ func TestBatchLargerThanTheTopicTakesIsSplit(t *testing.T) {
 	for range 40 {
 		rows := s.events("orders", "a", "b", "c", "d", "e")
 		for i := range rows {
-			rows[i][4] = strings.Repeat("x", maxMessageBytes/15)
+			rows[i][4] = strings.Repeat("x", smallLimit/15)
 		}
 		s.commit(rows...)
 	}
@@ -117,7 +119,7 @@ func TestEventLargerThanARequest(t *testing.T) {
 	var poison *PoisonError
 	require.ErrorAs(t, s.result(), &poison)
 	require.Equal(t, "large", poison.EventID)
-	require.ErrorContains(t, poison, "200001 bytes")
+	require.ErrorContains(t, poison, "with 200,106 bytes it is larger than a request to Kafka may be (98,976 bytes)")
 	s.requireDelivered(cluster, s.rows[:2])
 }
 

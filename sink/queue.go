@@ -1,5 +1,7 @@
 package sink
 
+import "slices"
+
 // queue is a first-in, first-out queue that keeps its memory. Its head is looked at, worked on,
 // and only then popped.
 type queue[T any] struct {
@@ -16,6 +18,11 @@ func (q *queue[T]) push(v T) {
 		q.items, q.head = q.items[:n], 0
 	}
 	q.items = append(q.items, v)
+}
+
+// filter removes the items that keep says no to, and leaves the others in their order.
+func (q *queue[T]) filter(keep func(T) bool) {
+	q.items = append(q.items[:q.head], slices.DeleteFunc(q.items[q.head:], func(v T) bool { return !keep(v) })...)
 }
 
 // pop removes the first n items.

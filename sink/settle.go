@@ -6,8 +6,6 @@ import (
 	"time"
 
 	"github.com/IBM/sarama"
-
-	"github.com/pombo-cdc/pombo/decoder"
 )
 
 // request is a produce request in flight.
@@ -58,9 +56,9 @@ func (k *Kafka) settlePartition(p *partition, reason error) error {
 }
 
 func (k *Kafka) acknowledge(p *partition) {
-	if p.limit > 0 {
-		if p.limit *= 2; p.sent == p.queue.len() {
-			p.limit = 0
+	if p.most > 0 {
+		if p.most *= 2; p.sent == p.queue.len() {
+			p.most = 0
 		}
 	}
 	k.advance(p)
@@ -78,20 +76,13 @@ func (k *Kafka) acknowledge(p *partition) {
 // down with it. An event that is refused alone is poison.
 func (k *Kafka) split(p *partition, reason error) {
 	if p.sent > 1 {
-		p.limit, p.sent = p.sent/2, 0
+		p.most, p.sent = p.sent/2, 0
 		return
 	}
+	p.sent = 0
 	e := p.queue.at(0).event()
-	p.state = poisoned
-	k.queued -= p.queue.len()
-	if k.poison == nil {
-		size := len(k.router.Key(e)) + len(k.router.Value(e))
-		k.poison = &PoisonError{
-			EventID: string(e.Column(decoder.ID)),
-			Topic:   p.topic.name,
-			Reason:  fmt.Errorf("refused with %d bytes of key and value: %w", size, explain(reason)),
-		}
-	}
+	size := len(k.router.Key(e)) + len(k.router.Value(e))
+	k.refused(p, fmt.Errorf("refused with %d bytes of key and value: %w", size, explain(reason)))
 }
 
 // worthTelling is the number of failures in a row that are worth a line in the log.

@@ -25,6 +25,7 @@ func (it item) event() decoder.Event { return it.batch.Event(it.index) }
 type topic struct {
 	name       string
 	partitions []*partition
+	limit      int         // max.message.bytes of a record batch; 0 is not known
 	resize     int         // the new number of partitions, taken once everything sent to the old ones is settled
 	waiting    queue[item] // events without a partition yet
 	next       int         // partition of the next event without a key
@@ -43,7 +44,8 @@ type partition struct {
 	sent     int   // events at its head that are in flight or, until they are settled, have to be sent again
 	sequence int32 // of the first event in the queue
 	failures int   // requests in a row that failed
-	limit    int   // records in the next batch, while one that the broker refuses is looked for; 0 is no limit
+	most     int   // records in the next batch, while one that the broker refuses is looked for; 0 is no limit
+	asked    bool  // the topic's limit is asked for once more, for the first event in the queue
 }
 
 type state uint8
@@ -63,7 +65,11 @@ type broker struct {
 	lost  bool // the connection is given up, partitions wait for another
 }
 
-func (k *Kafka) newTopic(name string) *topic {
+// topic returns what is known of a topic, and has one that is new looked up.
+func (k *Kafka) topic(name string) *topic {
+	if t := k.topics[name]; t != nil {
+		return t
+	}
 	t := &topic{
 		name: name,
 		log: k.log.With().Str("topic", name).Logger().
@@ -130,14 +136,19 @@ func (k *Kafka) advance(p *partition) {
 		for i+run < n && p.queue.at(i+run).entry == it.entry {
 			run++
 		}
-		if k.tracker.Done(it.entry, run) && it.batch != k.held {
-			k.pool.Recycle(it.batch)
-		}
+		k.settleEvents(it, run)
 		i += run
 	}
 	p.queue.pop(n)
 	k.queued -= n
 	p.sequence = (p.sequence + int32(n)) & math.MaxInt32 // wraps to 0 as Kafka does
+}
+
+// settleEvents settles n events of an item's batch: they are in their topic, or parked.
+func (k *Kafka) settleEvents(it item, n int) {
+	if k.tracker.Done(it.entry, n) && it.batch != k.held {
+		k.pool.Recycle(it.batch)
+	}
 }
 
 // admit moves the events that waited for the topic's partitions into their queues.
