@@ -293,9 +293,7 @@ func TestLanesStayInOrderWhateverHappens(t *testing.T) {
 		defer random.Unlock()
 		if rng.IntN(3) == 0 {
 			for lane, key := range lanes {
-				for _, id := range parking.take(lane) {
-					retried[key] = append(retried[key], id)
-				}
+				retried[key] = append(retried[key], parking.take(lane)...)
 			}
 		}
 		return nil
