@@ -21,6 +21,9 @@ import (
 
 var tests atomic.Int64
 
+// testLimit is how long one test may take, the long ones behind the build tag included.
+const testLimit = 25 * time.Minute
+
 // outbox is a test's own database with an outbox table, a slot and a topic for each aggregate type.
 type outbox struct {
 	t       *testing.T
@@ -42,9 +45,10 @@ func newOutbox(t *testing.T) *outbox {
 	return o
 }
 
+// newDatabase creates only the database.
 func newDatabase(t *testing.T) *outbox {
 	t.Helper()
-	ctx, cancel := context.WithTimeout(t.Context(), 5*time.Minute)
+	ctx, cancel := context.WithTimeout(t.Context(), testLimit)
 	t.Cleanup(cancel)
 	name := fmt.Sprintf("t%d_%s", tests.Add(1), uuid.NewString()[:8]) // servers that are given may know earlier runs
 	o := &outbox{
@@ -244,7 +248,12 @@ func (o *outbox) awaitConfirmed(lsn pglogrepl.LSN) {
 
 func (o *outbox) await(what string, condition func() bool) {
 	o.t.Helper()
-	require.Eventually(o.t, condition, patience, 20*time.Millisecond, what)
+	o.awaitFor(patience, what, condition)
+}
+
+func (o *outbox) awaitFor(limit time.Duration, what string, condition func() bool) {
+	o.t.Helper()
+	require.Eventually(o.t, condition, limit, 20*time.Millisecond, what)
 }
 
 // createTopic creates a topic with a number of partitions.
