@@ -15,14 +15,14 @@ import (
 )
 
 // watchInterval is how often Postgres is asked, while a session runs, what it was asked before. It is also how long a
-// Postgres that shuts down waits, at most twice, for events that cannot be confirmed.
+// Postgres that is seen to shut down may wait for events that cannot be confirmed.
 const watchInterval = 10 * time.Second
 
 // worthRecording is how many bytes the slot moves before its position is recorded again. It is more than recording itself
 // writes to the WAL, so that an idle database stays idle.
 const worthRecording = 1 << 20
 
-var errShutdown = errors.New("Postgres shuts down and waits for events that are not confirmed: dropping the replication connection lets it, and they are sent again") //nolint:staticcheck // a proper name
+var errShutdown = errors.New("Postgres shuts down, and the replication connection is dropped so that it does not wait for events that cannot be confirmed") //nolint:staticcheck // a proper name
 
 // watch asks Postgres while a session runs. What goes wrong with a publication, a table or a slot is no error in the
 // stream, only silence. One goroutine owns it.

@@ -8,6 +8,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/jackc/pglogrepl"
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgproto3"
 	"github.com/stretchr/testify/require"
@@ -171,7 +172,7 @@ func TestASessionDoesNotHoldUpAShutdownOfPostgres(t *testing.T) {
 	f.awaitLog("streaming")
 	f.insert()
 	refuse(true)
-	f.awaitLog("dropping the replication connection")
+	f.awaitLog("the replication connection is dropped")
 	require.Eventually(t, func() bool { return f.walsender() == 0 }, awaitLimit, 10*time.Millisecond)
 }
 
@@ -182,7 +183,7 @@ func TestAStandbyDoesNotKeepItsConnection(t *testing.T) {
 	connections := f.count()
 	f.start()
 	f.awaitLog("standing by")
-	f.awaitMore(connections, 2)
+	f.awaitMore(connections, 1)
 	f.stop()
 	require.NoError(t, await(t, f.stopped, "the end of Run"))
 	require.Equal(t, 0, strings.Count(f.log.rest(), "standing by"), "the holder is still the same")
@@ -241,4 +242,25 @@ func TestASlotThatIsMovedWhilePostgresIsAwayIsRefused(t *testing.T) {
 	require.NoError(t, err)
 	refuse(false)
 	require.ErrorContains(t, await(t, f.stopped, "the end of Run"), "somebody moved it")
+}
+
+// The record must not lag far behind, or each crash would look as if the slot had been moved; and it must not keep an idle
+// database from being idle.
+func TestTheRecordFollowsTheSlotWhereThereIsTraffic(t *testing.T) {
+	f := newFixture(t)
+	f.cfg.watch = 20 * time.Millisecond
+	checks := f.count()
+	f.start()
+	f.awaitLog("streaming")
+	recorded := func() pglogrepl.LSN { return f.position(`SELECT lsn::text FROM pombo.slot`) }
+	before := recorded()
+	end := f.insert()
+	require.Eventually(t, func() bool { return f.confirmed() >= end }, awaitLimit, 10*time.Millisecond)
+	f.awaitMore(checks, 3)
+	require.Equal(t, before, recorded())
+
+	_, err := f.db.Exec(t.Context(), `CREATE TABLE busy AS SELECT repeat(md5(i::text), 10) FROM generate_series(1, 5000) i`)
+	require.NoError(t, err)
+	end = f.position(`SELECT pg_current_wal_lsn()::text`)
+	require.Eventually(t, func() bool { return recorded() > end-worthRecording }, awaitLimit, 10*time.Millisecond)
 }

@@ -37,7 +37,7 @@ func TestPostgresStopsThoughKafkaIsAwayAndNothingIsLost(t *testing.T) {
 				t.Logf("stopped in %s, for which Pombo used the CPU for %s", took, p.cpuTime()-used)
 				require.Less(t, took, 45*time.Second)
 				require.Less(t, p.cpuTime()-used, took/4)
-				require.Contains(t, p.out.String(), "dropping the replication connection")
+				require.Contains(t, p.out.String(), "the replication connection is dropped")
 
 				require.NoError(t, server.Start(o.ctx))
 				require.NoError(t, broker.Start(o.ctx))

@@ -27,9 +27,11 @@ func Check(ctx context.Context, conn *pgx.Conn, src Source) (Health, error) {
 	if err != nil {
 		return Health{}, err
 	}
-	m, err := c.recall(ctx, conn, src)
-	if err != nil {
-		return Health{}, err
+	var m *memory
+	if c.Slot == nil || !c.Slot.Active { // otherwise it has been looked at, and a standby asks often
+		if m, err = c.recall(ctx, conn, src); err != nil {
+			return Health{}, err
+		}
 	}
 	findings := c.checkStream(src)
 	if c.Slot == nil {

@@ -65,6 +65,17 @@ func TestCheckNamesWhatIsWrongAndTheWayOut(t *testing.T) {
 			[]string{`publication "pombo" does not publish inserts: run ` + "`ALTER PUBLICATION \"pombo\" SET (publish = 'insert')`"},
 		},
 		"publication of all tables": {[]string{`DROP PUBLICATION pombo`, `CREATE PUBLICATION pombo FOR ALL TABLES`}, nil},
+		"publication of a schema, since 15": {
+			[]string{`DO $$ BEGIN IF current_setting('server_version_num')::int >= 150000 THEN
+				DROP PUBLICATION pombo; EXECUTE 'CREATE PUBLICATION pombo FOR TABLES IN SCHEMA public'; END IF; END $$`},
+			nil,
+		},
+		"a partition": {
+			[]string{`DROP PUBLICATION pombo`, `ALTER TABLE outbox_event RENAME TO leaf`, `CREATE TABLE root (LIKE leaf) PARTITION BY LIST (aggregate_type)`,
+				`ALTER TABLE leaf RENAME TO outbox_event`, `ALTER TABLE root ATTACH PARTITION outbox_event DEFAULT`,
+				`CREATE PUBLICATION pombo FOR ALL TABLES WITH (publish_via_partition_root = true)`},
+			[]string{`table "public"."outbox_event" is a partition, and publication "pombo" publishes its rows under the name of the whole: name the partitioned table`},
+		},
 		"partitioned, under the root's name": {
 			append(recreate[:1:1], strings.TrimSpace(recreate[1])+` PARTITION BY HASH (id)`, `ALTER PUBLICATION pombo ADD TABLE outbox_event`),
 			nil,

@@ -100,7 +100,7 @@ func (c *catalog) checkMemory(src Source, m *memory) []error {
 // seen; that it needs no WAL from there any more is rarer.
 func (c *catalog) doubt(m *memory) []string {
 	s := c.Slot
-	if m == nil || !c.MayRecord || m.AtRest || s.Active || s.RestartLSN <= m.LSN {
+	if m == nil || !c.MayRecord || m.AtRest || s.RestartLSN <= m.LSN {
 		return nil
 	}
 	return []string{fmt.Sprintf("slot %q was last seen at %s and now needs WAL from %s only: after a crash in a busy database that can be, "+

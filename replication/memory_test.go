@@ -175,8 +175,19 @@ func TestAStateOfAnEarlierVersionProvesNothing(t *testing.T) {
 	health, err := Check(t.Context(), db.Conn, db.src)
 	require.NoError(t, err)
 	assert.False(t, health.MayRecord)
-	db.exec(`SELECT pg_drop_replication_slot('` + db.src.Slot + `')`)
-	_, err = Check(t.Context(), db.Conn, db.src)
+
+	db.exec(`DELETE FROM pombo.migration WHERE version_id = 3`)
+	assert.Contains(t, db.mustSetup(SetupOptions{}), db.named("created state in schema pombo\npublication pombo exists\nslot SLOT exists\nrecord of slot SLOT in pombo.slot exists"))
+	health, err = Check(t.Context(), db.Conn, db.src)
+	require.NoError(t, err)
+	assert.True(t, health.MayRecord)
+}
+
+func TestAStateOfAnEarlierVersionRemembersThatThereWasASlot(t *testing.T) {
+	db := newDatabase(t)
+	db.mustSetup(SetupOptions{CreateTable: true})
+	db.exec(`ALTER TABLE pombo.slot DROP session`, `SELECT pg_drop_replication_slot('`+db.src.Slot+`')`)
+	_, err := Check(t.Context(), db.Conn, db.src)
 	require.ErrorContains(t, err, "is gone")
 }
 
