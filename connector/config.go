@@ -26,4 +26,6 @@ type Config struct {
 	Buffer int // bytes of rows in flight
 	Grace  time.Duration
 	Log    zerolog.Logger
+
+	watch time.Duration // 0: watchInterval
 }

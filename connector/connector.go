@@ -1,6 +1,6 @@
 // Package connector wires the stages into one session and starts a session again when it ends.
 //
-// To follow one event, read session: replication receives it, decoder gives it a place in a
+// To follow one event, read session.work: replication receives it, decoder gives it a place in a
 // batch, the batch crosses to sink over the channel filled, sink publishes it and hands the batch back to
 // the pool, checkpoint moves the flushed position, and replication reports that to Postgres.
 package connector
@@ -34,9 +34,10 @@ func Run(ctx context.Context, cfg Config) error {
 	// The delays bound the log too, once they have grown.
 	log := cfg.Log.Sample(&zerolog.BurstSampler{Burst: 9, Period: time.Minute})
 	delays := newDelays()
+	var last ending
 	for first := true; ; first = false {
 		started := time.Now()
-		err := runSession(ctx, cfg)
+		err := runSession(ctx, cfg, &last)
 		switch {
 		case ctx.Err() != nil:
 			return nil

@@ -231,3 +231,55 @@ func TestASessionThatEndsFreesTheSlot(t *testing.T) {
 		f.awaitLog("get producer id from Kafka")
 	}
 }
+
+// A Kafka that is away, in whatever way, is no reason for Postgres to think that the connector is.
+func TestPostgresHearsFromASessionThatWaitsForKafka(t *testing.T) {
+	f := newFixture(t)
+	_, err := f.db.Exec(t.Context(), `ALTER DATABASE `+f.cfg.Source.Slot+` SET wal_sender_timeout = '1s'`)
+	require.NoError(t, err)
+	accepted := f.silentBroker()
+	f.start()
+	await(t, accepted, "a connection to Kafka")
+	f.insert()
+	walsender := f.walsender()
+	require.NotZero(t, walsender)
+	for range 9 { // are three timeouts
+		f.awaitReport()
+	}
+	require.Equal(t, walsender, f.walsender())
+	require.NotContains(t, f.log.rest(), "session ended")
+}
+
+func (f *fixture) walsender() (pid int) {
+	f.t.Helper()
+	require.NoError(f.t, f.db.QueryRow(f.t.Context(),
+		`SELECT coalesce(active_pid, 0) FROM pg_replication_slots WHERE slot_name = $1`, f.cfg.Source.Slot).Scan(&pid))
+	return pid
+}
+
+// What has been received may still reach Kafka within the grace period.
+func TestAStopWhileKafkaIsAwayTellsOfWhatWasReceived(t *testing.T) {
+	f := newFixture(t)
+	f.cfg.Grace = 200 * time.Millisecond
+	accepted := f.silentBroker()
+	f.start()
+	await(t, accepted, "a connection to Kafka")
+	end := f.insert()
+	f.awaitSent(end)
+	stopped := time.Now()
+	f.stop()
+	require.NoError(t, await(t, f.stopped, "the end of Run"))
+	require.GreaterOrEqual(t, time.Since(stopped), f.cfg.Grace)
+	require.Less(t, time.Since(stopped), prompt)
+	require.Contains(t, f.log.rest(), resent)
+}
+
+// awaitSent awaits that the walsender has sent everything up to a position, and the receiver has reported after that.
+func (f *fixture) awaitSent(lsn pglogrepl.LSN) {
+	f.t.Helper()
+	require.Eventually(f.t, func() bool {
+		return f.position(`SELECT coalesce(max(sent_lsn), '0/0')::text FROM pg_stat_replication r JOIN pg_replication_slots s ON s.active_pid = r.pid
+			WHERE slot_name = '`+f.cfg.Source.Slot+`'`) >= lsn
+	}, awaitLimit, 10*time.Millisecond)
+	f.awaitReport()
+}

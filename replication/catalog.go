@@ -17,6 +17,7 @@ type catalog struct {
 	Publication *publication `json:"publication"` // nil: there is none
 	Slot        *Slot        `json:"slot"`        // nil: there is none
 	MayRecall   bool         `json:"may_recall"`  // pombo.slot exists and may be read
+	MayRecord   bool         `json:"may_record"`  // and may be written
 }
 
 type server struct {
@@ -36,6 +37,7 @@ type table struct {
 	Persistence string   `json:"persistence"` // pg_class.relpersistence
 	Owned       bool     `json:"owned"`       // by the role or one that it belongs to
 	Columns     []column `json:"columns"`     // those of Source.Columns
+	Children    []string `json:"children"`    // the first few that inherit from it and are no partitions
 }
 
 type column struct {
@@ -95,6 +97,10 @@ SELECT jsonb_build_object(
       'kind', c.relkind,
       'persistence', c.relpersistence,
       'owned', pg_has_role(c.relowner, 'USAGE'),
+      'children', (
+        SELECT jsonb_agg(few.name) FROM (
+          SELECT i.inhrelid::regclass::text AS name
+          FROM pg_inherits i WHERE i.inhparent = c.oid AND c.relkind = 'r' LIMIT 3) few),
       'columns', (
         SELECT jsonb_agg(jsonb_build_object(
           'name', wanted, 'exists', a.attname IS NOT NULL, 'generated', coalesce(a.attgenerated <> '', false)))
@@ -121,7 +127,11 @@ SELECT jsonb_build_object(
   'may_recall', (
     SELECT has_schema_privilege(n.oid, 'USAGE') AND has_table_privilege(c.oid, 'SELECT')
     FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace
-    WHERE n.nspname = 'pombo' AND c.relname = 'slot'))`
+    WHERE n.nspname = 'pombo' AND c.relname = 'slot'),
+  'may_record', (
+    SELECT has_schema_privilege(n.oid, 'USAGE') AND has_table_privilege(c.oid, 'SELECT') AND has_table_privilege(c.oid, 'UPDATE')
+    FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace JOIN pg_attribute a ON a.attrelid = c.oid
+    WHERE n.nspname = 'pombo' AND c.relname = 'slot' AND a.attname = 'session'))`
 
 // errInRecovery is no ActionError: a standby can become the primary at any time.
 var errInRecovery = errors.New("the server is a standby in recovery, which cannot serve the slot before it is promoted")

@@ -10,25 +10,39 @@ import (
 	"github.com/jackc/pgx/v5"
 )
 
-// Check verifies what streaming needs and returns the slot. Its error joins an ActionError for each thing that
-// is wrong, or is one that may pass: the server cannot be asked, or is a standby. A slot that another session
-// holds is no error: see its ActivePID.
+// Health is what Check has found where nothing keeps a stream from working.
+type Health struct {
+	Slot      Slot
+	Warnings  []string // sentences about what is allowed and can surprise
+	MayRecord bool     // the role may keep a Record
+}
+
+// Check verifies what streaming needs. Its error joins an ActionError for each thing that is wrong, or is
+// one that may pass: the server cannot be asked, or is a standby. A slot that another session holds is no
+// error: see its ActivePID.
 //
 // The role needs no privilege but LOGIN and REPLICATION.
-func Check(ctx context.Context, conn *pgx.Conn, src Source) (Slot, error) {
+func Check(ctx context.Context, conn *pgx.Conn, src Source) (Health, error) {
 	c, err := readCatalog(ctx, conn, src)
 	if err != nil {
-		return Slot{}, err
+		return Health{}, err
+	}
+	var m *memory
+	if c.Slot == nil || !c.Slot.Active { // otherwise it has been looked at, and a standby asks often
+		if m, err = c.recall(ctx, conn, src); err != nil {
+			return Health{}, err
+		}
 	}
 	findings := c.checkStream(src)
 	if c.Slot == nil {
-		m, err := c.recall(ctx, conn, src)
-		if err != nil {
-			return Slot{}, err
-		}
-		return Slot{}, errors.Join(append(findings, missingSlot(src, m))...)
+		return Health{}, errors.Join(append(findings, missingSlot(src, m))...)
 	}
-	return *c.Slot, errors.Join(append(findings, c.checkSlot(src)...)...)
+	findings = slices.Concat(findings, c.checkSlot(src), c.checkMemory(src, m))
+	return Health{
+		Slot:      *c.Slot,
+		Warnings:  slices.Concat(c.Table.warnings(src), c.doubt(m)),
+		MayRecord: c.MayRecord,
+	}, errors.Join(findings...)
 }
 
 // CheckStream verifies what streaming needs beside a slot of one's own. Its error is as that of Check.
@@ -100,6 +114,15 @@ func (c *catalog) checkTable(src Source) []error {
 			"table %s computes %s, and generated columns are not replicated", src.table(), strings.Join(generated, ", ")))
 	}
 	return findings
+}
+
+// warnings are of what the table has that is not replicated. There may be no table.
+func (t *table) warnings(src Source) []string {
+	if t == nil || len(t.Children) == 0 {
+		return nil
+	}
+	return []string{fmt.Sprintf("table %s has children by inheritance (%s), whose rows are not published: write to the table itself, or partition it",
+		src.table(), strings.Join(t.Children, ", "))}
 }
 
 // kind names what is not a table.

@@ -18,8 +18,11 @@ func TestCheckNeedsOnlyReplication(t *testing.T) {
 	db := newDatabase(t)
 	db.mustSetup(SetupOptions{CreateTable: true})
 	reader := db.as(bare)
-	slot, err := Check(t.Context(), reader.Conn, reader.src)
+	health, err := Check(t.Context(), reader.Conn, reader.src)
 	require.NoError(t, err)
+	assert.Empty(t, health.Warnings)
+	assert.False(t, health.MayRecord)
+	slot := health.Slot
 	assert.Equal(t, db.src.Slot, slot.Name)
 	assert.NotZero(t, slot.ConfirmedFlush)
 	assert.NotZero(t, slot.RestartLSN)
@@ -62,6 +65,17 @@ func TestCheckNamesWhatIsWrongAndTheWayOut(t *testing.T) {
 			[]string{`publication "pombo" does not publish inserts: run ` + "`ALTER PUBLICATION \"pombo\" SET (publish = 'insert')`"},
 		},
 		"publication of all tables": {[]string{`DROP PUBLICATION pombo`, `CREATE PUBLICATION pombo FOR ALL TABLES`}, nil},
+		"publication of a schema, since 15": {
+			[]string{`DO $$ BEGIN IF current_setting('server_version_num')::int >= 150000 THEN
+				DROP PUBLICATION pombo; EXECUTE 'CREATE PUBLICATION pombo FOR TABLES IN SCHEMA public'; END IF; END $$`},
+			nil,
+		},
+		"a partition": {
+			[]string{`DROP PUBLICATION pombo`, `ALTER TABLE outbox_event RENAME TO leaf`, `CREATE TABLE root (LIKE leaf) PARTITION BY LIST (aggregate_type)`,
+				`ALTER TABLE leaf RENAME TO outbox_event`, `ALTER TABLE root ATTACH PARTITION outbox_event DEFAULT`,
+				`CREATE PUBLICATION pombo FOR ALL TABLES WITH (publish_via_partition_root = true)`},
+			[]string{`table "public"."outbox_event" is a partition, and publication "pombo" publishes its rows under the name of the whole: name the partitioned table`},
+		},
 		"partitioned, under the root's name": {
 			append(recreate[:1:1], strings.TrimSpace(recreate[1])+` PARTITION BY HASH (id)`, `ALTER PUBLICATION pombo ADD TABLE outbox_event`),
 			nil,
@@ -202,15 +216,38 @@ func TestCheckSaysThatALostSlotIsLost(t *testing.T) {
 	db.mustSetup(SetupOptions{})
 }
 
+// D10: rows of a child are its own.
+func TestCheckWarnsOfChildren(t *testing.T) {
+	db := newDatabase(t)
+	db.mustSetup(SetupOptions{CreateTable: true})
+	db.exec(`CREATE TABLE child () INHERITS (outbox_event)`)
+	require.Equal(t, []string{`table "public"."outbox_event" has children by inheritance (child), whose rows are not published: ` +
+		`write to the table itself, or partition it`}, db.warnings())
+	db.exec(`ALTER TABLE child NO INHERIT outbox_event`)
+	require.Empty(t, db.warnings())
+}
+
+// E16: from 17 on Postgres says why a slot was lost.
+func TestTheReasonWhyASlotIsLostIsNamed(t *testing.T) {
+	for reason, want := range map[string]string{
+		"":             "is lost (it fell behind by more than max_slot_wal_keep_size)",
+		"idle_timeout": "is lost (idle_timeout)",
+	} {
+		c := &catalog{Slot: &Slot{Name: "orders", Type: "logical", Plugin: "pgoutput", WALStatus: "lost", InvalidationReason: reason}}
+		err := errors.Join(c.checkSlot(Source{Slot: "orders"})...)
+		require.Contains(t, findings(t, err)[0], want)
+	}
+}
+
 // A slot that is held is no mistake: who finds it held is a standby.
 func TestCheckSaysWhoHoldsTheSlot(t *testing.T) {
 	db := newDatabase(t)
 	db.mustSetup(SetupOptions{CreateTable: true})
 	pid := db.hold()
-	slot, err := Check(t.Context(), db.Conn, db.src)
+	health, err := Check(t.Context(), db.Conn, db.src)
 	require.NoError(t, err)
-	assert.True(t, slot.Active)
-	assert.Equal(t, pid, slot.ActivePID)
+	assert.True(t, health.Slot.Active)
+	assert.Equal(t, pid, health.Slot.ActivePID)
 }
 
 func TestCheckNamesEverythingAtOnce(t *testing.T) {

@@ -63,6 +63,9 @@ func (s *setup) obstacles() []error {
 	switch {
 	case c.Slot != nil:
 		findings = append(findings, c.checkSlot(src)...)
+		if !s.opts.AcceptGap {
+			findings = append(findings, c.checkMemory(src, s.memory)...)
+		}
 	case s.memory != nil && !s.opts.AcceptGap:
 		findings = append(findings, missingSlot(src, s.memory))
 	}

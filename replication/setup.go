@@ -27,7 +27,7 @@ const (
 // SetupOptions say what Setup may do besides the usual.
 type SetupOptions struct {
 	CreateTable bool // make the outbox table and processed_event too
-	AcceptGap   bool // make a new slot in place of one that is gone, without the events that went with it
+	AcceptGap   bool // make a new slot in place of one that is gone, or take one as it is that was moved, without the events in between
 	DryRun      bool // print the SQL, change nothing
 }
 
@@ -145,9 +145,9 @@ func (s *setup) steps(ctx context.Context) ([]step, error) {
 	), nil
 }
 
-// remembers reports whether what is remembered is the slot that exists.
+// remembers reports whether what is remembered is the slot that exists, as it is.
 func (s *setup) remembers() bool {
-	return s.memory != nil && s.memory.SameServer && s.memory.Publication == s.src.Publication
+	return s.memory != nil && s.memory.Publication == s.src.Publication && len(s.catalog.checkMemory(s.src, s.memory)) == 0
 }
 
 // tables are the steps that concern the user's schema.

@@ -74,7 +74,7 @@ func TestSetupRefusesToHideAGap(t *testing.T) {
 	_, err := db.setup(SetupOptions{})
 	got := findings(t, err)
 	require.Len(t, got, 1)
-	assert.Regexp(t, db.named(`^slot "SLOT", made on \d{4}-\d\d-\d\d \d\d:\d\d:\d\d UTC at [0-9A-F/]+, is gone, `+
+	assert.Regexp(t, db.named(`^slot "SLOT", made on \d{4}-\d\d-\d\d \d\d:\d\d:\d\d UTC and last seen at [0-9A-F/]+, is gone, `+
 		`and events that were not published by then or were committed since are not in the stream: .*pombo setup --accept-gap`), got[0])
 	_, err = Check(t.Context(), db.Conn, db.src)
 	assert.Equal(t, got, findings(t, err), "run says the same")

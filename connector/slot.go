@@ -1,0 +1,97 @@
+package connector
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+
+	"github.com/pombo-cdc/pombo/replication"
+)
+
+const (
+	// standbyInterval is how often a standby looks whether the slot has become free.
+	standbyInterval = 250 * time.Millisecond
+
+	// standbyTerm is how long a standby keeps one connection for that: a smart shutdown of Postgres waits until it is closed.
+	standbyTerm = 5 * time.Second
+
+	// queryTimeout is how long connecting, and then the checks before a stream, may take.
+	queryTimeout = 30 * time.Second
+)
+
+// heldSlot is what a session begins with.
+type heldSlot struct {
+	stream   *replication.Stream
+	record   *replication.Record // nil: the role may not keep one
+	warnings []string
+}
+
+// acquireSlot checks what has to hold and opens the stream. While another instance has the slot, this one
+// is its standby.
+func acquireSlot(ctx context.Context, cfg Config, last *ending) (*heldSlot, error) {
+	for holder := int32(0); ; {
+		held, err := standBy(ctx, cfg, last, &holder)
+		if !errors.Is(err, replication.ErrSlotInUse) {
+			return held, err
+		}
+	}
+}
+
+// standBy tries for a standbyTerm, on one connection. The error is ErrSlotInUse when that is over. It logs each new holder.
+func standBy(ctx context.Context, cfg Config, last *ending, holder *int32) (*heldSlot, error) {
+	control, err := connect(ctx, cfg)
+	if err != nil {
+		return nil, fmt.Errorf("connect to Postgres: %w", err)
+	}
+	defer func() { _ = control.Close(context.WithoutCancel(ctx)) }()
+	last.write(ctx, control)
+	for end := time.Now().Add(standbyTerm); ; {
+		held, slot, err := tryOpen(ctx, cfg, control)
+		if !errors.Is(err, replication.ErrSlotInUse) {
+			return held, err
+		}
+		if slot.ActivePID != *holder {
+			*holder = slot.ActivePID
+			cfg.Log.Info().Str("slot", slot.Name).Int32("holder_pid", *holder).Msg("standing by: another session has the slot")
+		}
+		if !sleep(ctx, standbyInterval) {
+			return nil, context.Cause(ctx)
+		}
+		if time.Now().After(end) {
+			return nil, err
+		}
+	}
+}
+
+func connect(ctx context.Context, cfg Config) (*pgx.Conn, error) {
+	ctx, cancel := context.WithTimeout(ctx, queryTimeout)
+	defer cancel()
+	return pgx.ConnectConfig(ctx, cfg.Source.Postgres)
+}
+
+var errSilent = errors.New("Postgres does not answer") //nolint:staticcheck // a proper name
+
+// tryOpen opens the stream if the slot is as it should be and free. A server that does not answer counts as lost.
+func tryOpen(ctx context.Context, cfg Config, control *pgx.Conn) (*heldSlot, replication.Slot, error) {
+	ctx, cancel := context.WithTimeoutCause(ctx, queryTimeout, errSilent)
+	defer cancel()
+	health, err := replication.Check(ctx, control, cfg.Source)
+	if err != nil {
+		return nil, health.Slot, err
+	}
+	if health.Slot.Active {
+		return nil, health.Slot, replication.ErrSlotInUse
+	}
+	stream, err := replication.Open(ctx, cfg.Source, control)
+	if err != nil {
+		return nil, health.Slot, err
+	}
+	held := &heldSlot{stream: stream, warnings: health.Warnings}
+	if health.MayRecord {
+		held.record = beginRecord(ctx, cfg, control, stream)
+	}
+	return held, health.Slot, nil
+}
