@@ -82,9 +82,12 @@ func TestStretchesAreReadInOrderAndInParts(t *testing.T) {
 func TestSettleDeletesWhatIsDeliveredAndSaysWhyOthersStay(t *testing.T) {
 	db := newDatabase(t)
 	db.park(db.commit(bad("1", 7), bad("2", 7), good("3", 7))...)
-	require.NoError(t, Settle(t.Context(), db.Conn, slot, []int64{1}, []Refusal{
-		{Seq: 2, Topic: "payments", Lane: 9, Reason: "no topic for \xff\x00"}, {Seq: 3, Lane: 9},
-	}))
+	again := bad("2", 9)
+	again.reason = "no topic for \xff\x00"
+	refusal := NewRefusal(2, db.commit(again)[0])
+	require.Equal(t, Refusal{Seq: 2, Name: "2", Topic: "orders", Lane: 9, Reason: "no topic for ??"}, refusal)
+	refusal.Topic = "payments"
+	require.NoError(t, Settle(t.Context(), db.Conn, slot, []int64{1}, []Refusal{refusal, {Seq: 3, Lane: 9}}))
 	all := db.all()
 	require.Len(t, all, 2)
 	require.Equal(t, []any{"payments", "no topic for ??", sink.Lane(9)}, []any{all[0].Topic, all[0].Reason, all[0].Lane})

@@ -8,6 +8,7 @@ import (
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgtype"
 
+	"github.com/pombo-cdc/pombo/decoder"
 	"github.com/pombo-cdc/pombo/sink"
 )
 
@@ -68,9 +69,20 @@ WHERE before < $6 ORDER BY seq`
 // Refusal is what a retry has found out about an event that stays parked.
 type Refusal struct {
 	Seq    int64
+	Name   string // for messages
 	Topic  string // empty: it has none
 	Lane   sink.Lane
 	Reason string // empty: it waits behind another
+}
+
+// NewRefusal returns the Refusal of an event that is parked already. It keeps nothing of the event's memory.
+func NewRefusal(seq int64, e sink.ParkedEvent) Refusal {
+	p := Parked{Seq: seq}
+	if id := printable(e.Event.Column(decoder.ID)); id != nil {
+		text := string(id)
+		p.ID = &text
+	}
+	return Refusal{Seq: seq, Name: p.Name(), Topic: e.Topic, Lane: e.Lane, Reason: printableReason(e.Reason)}
 }
 
 // Settle ends the retry of some events: those that are delivered are deleted, the others get the place that they would have by
@@ -84,7 +96,7 @@ WHERE e.slot = $1 AND e.seq = r.seq
 	seqs, lanes := make([]int64, len(refused)), make([]sink.Lane, len(refused))
 	topics, reasons := make([]string, len(refused)), make([]string, len(refused))
 	for i, r := range refused {
-		seqs[i], topics[i], lanes[i], reasons[i] = r.Seq, r.Topic, r.Lane, printableReason(r.Reason)
+		seqs[i], topics[i], lanes[i], reasons[i] = r.Seq, r.Topic, r.Lane, r.Reason
 	}
 	err := change(ctx, conn, slot, func(tx pgx.Tx) error {
 		if _, err := tx.Exec(ctx, `DELETE FROM pombo.parked_event WHERE slot = $1 AND seq = ANY ($2)`, slot, delivered); err != nil {
