@@ -153,9 +153,11 @@ func (a *app) parkedDiscard() *urfave.Command {
 }
 
 func (a *app) discard(ctx context.Context, conn *pgx.Conn, slot string, which outbox.Which, yes bool) error {
-	if err := outbox.LockManagement(ctx, conn, slot); err != nil {
+	unlock, err := outbox.LockManagement(ctx, conn, slot)
+	if err != nil {
 		return err
 	}
+	defer unlock()
 	p, err := outbox.FindParked(ctx, conn, slot, which)
 	if err != nil {
 		return err

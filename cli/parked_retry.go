@@ -19,7 +19,7 @@ import (
 func (a *app) parkedRetry() *urfave.Command {
 	flags := slices.Concat([]urfave.Flag{postgresFlag(), slotFlag(), configFlag()},
 		whichFlags(), tableFlags(), routeFlags(), kafkaFlags(), logFlags())
-	const usage = "publishes parked events in their order: all, or those of one event's topic and key"
+	const usage = "publishes parked events in their order: all, or those with the key of one event"
 	return a.command("retry", usage, flags, func(ctx context.Context, s *settings) error {
 		cfg := s.connector(s.logger(a.stderr))
 		cfg.Kafka = s.kafka(cfg.Source)
@@ -51,7 +51,7 @@ func (a *app) retryParked(ctx context.Context, cfg connector.Config, opts connec
 		return err
 	case result.Refused > 0:
 		return &replication.ActionError{
-			Problem: fmt.Sprintf("%s %s still refused, and behind them wait %d", events(result.Refused), isOrAre(result.Refused), result.Waiting),
+			Problem: fmt.Sprintf("%s %s still refused, and with those behind, %d stay parked", events(result.Refused), isOrAre(result.Refused), result.Left),
 			Cure:    "cure the reasons above and retry, or drop an event with `pombo parked discard`",
 		}
 	}

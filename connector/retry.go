@@ -5,7 +5,6 @@ import (
 	"encoding/binary"
 	"fmt"
 	"maps"
-	"math"
 	"slices"
 	"strings"
 
@@ -25,9 +24,9 @@ const (
 	retryBytes  = 4 << 20
 )
 
-// RetryOptions say which parked events to retry. What they report to is called on the goroutine of Retry, and may be nil.
+// RetryOptions say which parked events to retry. What they report to is called on a goroutine of Retry, and may be nil.
 type RetryOptions struct {
-	Which    *outbox.Which                // one event and all that are in its lane; nil: all
+	Which    *outbox.Which                // one event and all with its key; nil: all
 	Progress func(done, total int64)      // after each part
 	Refused  func(refused outbox.Refusal) // for each event that is still refused
 }
@@ -36,7 +35,7 @@ type RetryOptions struct {
 type RetryResult struct {
 	Published int64
 	Refused   int64
-	Waiting   int64 // behind refused ones
+	Left      int64 // still parked: refused, or behind refused ones
 }
 
 // Retry publishes parked events in their order, with the topics that they have by now, and deletes those that are
@@ -51,36 +50,20 @@ func Retry(ctx context.Context, cfg Config, opts RetryOptions) (RetryResult, err
 		return RetryResult{}, fmt.Errorf("connect to Postgres: %w", err)
 	}
 	defer func() { _ = conn.Close(context.WithoutCancel(ctx)) }()
-	if err := outbox.LockManagement(ctx, conn, cfg.Source.Slot); err != nil {
-		return RetryResult{}, err
-	}
-	stretch, total, err := whatToRetry(ctx, cfg, conn, opts.Which)
+	unlock, err := outbox.LockManagement(ctx, conn, cfg.Source.Slot)
 	if err != nil {
 		return RetryResult{}, err
 	}
+	defer unlock()
 	r := newRetry(cfg, conn, opts)
-	if total > 0 {
-		err = r.publish(ctx, stretch, total)
+	if err := r.look(ctx); err != nil || r.total == 0 {
+		return RetryResult{}, err
 	}
+	if err := r.publish(ctx); err != nil {
+		return r.result, err
+	}
+	r.result.Left, err = outbox.CountScope(ctx, conn, cfg.Source.Slot, r.scope)
 	return r.result, err
-}
-
-// whatToRetry returns what is parked now of which, and how many events that are.
-func whatToRetry(ctx context.Context, cfg Config, conn *pgx.Conn, which *outbox.Which) (outbox.Stretch, int64, error) {
-	stretch := outbox.Everything(nil)
-	if which != nil {
-		event, err := outbox.FindParked(ctx, conn, cfg.Source.Slot, *which)
-		switch {
-		case err != nil:
-			return stretch, 0, err
-		case event.Lane == 0: // which has no order
-			return outbox.Stretch{After: event.Seq - 1, UpTo: event.Seq}, 1, nil
-		}
-		stretch = outbox.Everything([]sink.Lane{event.Lane})
-	}
-	total, last, err := outbox.MeasureParked(ctx, conn, cfg.Source.Slot, stretch)
-	stretch.UpTo = last
-	return stretch, total, err
 }
 
 // retry is one call of Retry.
@@ -94,15 +77,17 @@ type retry struct {
 	filled chan *decoder.Batch
 	rest   *leftovers
 
+	scope   outbox.Scope
+	total   int64              // events in scope at the beginning
 	batch   *decoder.Batch     // being filled
 	part    []parkedEvent      // that is under way
-	blocked map[sink.Lane]bool // the lanes of all parts, as the events were parked: whether one of them was refused
+	blocked map[sink.Lane]bool // where one was refused
 	result  RetryResult
 }
 
 type parkedEvent struct {
 	seq  int64
-	lane sink.Lane
+	lane sink.Lane // in which it is parked, whatever it would be by now
 }
 
 func newRetry(cfg Config, conn *pgx.Conn, opts RetryOptions) *retry {
@@ -120,8 +105,22 @@ func newRetry(cfg Config, conn *pgx.Conn, opts RetryOptions) *retry {
 	}
 }
 
-// publish runs a sink for the stretch, and for what is parked behind it meanwhile.
-func (r *retry) publish(ctx context.Context, stretch outbox.Stretch, total int64) error {
+// look finds out what is to be done.
+func (r *retry) look(ctx context.Context) error {
+	if r.opts.Which != nil {
+		event, err := outbox.FindParked(ctx, r.conn, r.cfg.Source.Slot, *r.opts.Which)
+		if err != nil {
+			return err
+		}
+		r.scope = outbox.ScopeOf(event)
+	}
+	var err error
+	r.total, err = outbox.CountScope(ctx, r.conn, r.cfg.Source.Slot, r.scope)
+	return err
+}
+
+// publish runs a sink and feeds it.
+func (r *retry) publish(ctx context.Context) error {
 	to := r.cfg.Kafka
 	to.ProducerName = "" // the running connector must not be fenced off
 	to.Parking = r.rest
@@ -134,51 +133,42 @@ func (r *retry) publish(ctx context.Context, stretch outbox.Stretch, total int64
 	group.Go(func() error { return kafka.Run(ctx, r.filled) })
 	group.Go(func() error {
 		defer close(r.filled)
-		return r.feed(ctx, stretch, total)
+		return r.feed(ctx)
 	})
 	return group.Wait()
 }
 
-// feed publishes a stretch part by part, and then what has been parked behind it. There it leaves out lanes that are blocked, or
-// it would go on for as long as they grow.
-func (r *retry) feed(ctx context.Context, stretch outbox.Stretch, total int64) error {
-	behind := false
-	for done := int64(0); ; {
-		last, err := r.publishPart(ctx, stretch)
-		switch {
-		case err != nil:
+// feed publishes part after part, until nothing is left but lanes that are blocked. What is parked meanwhile comes last, as its
+// seq is the highest.
+func (r *retry) feed(ctx context.Context) error {
+	for after, done := int64(0), int64(0); ; {
+		if err := r.publishPart(ctx, after); err != nil || len(r.part) == 0 {
 			return err
-		case last > 0:
-			stretch.After = last
-			done += int64(len(r.part))
-			if r.opts.Progress != nil {
-				r.opts.Progress(done, max(done, total))
-			}
-		case behind:
-			return nil
-		default:
-			behind = true
 		}
-		if behind {
-			stretch.UpTo, stretch.Lanes = math.MaxInt64, r.openLanes()
+		after = r.part[len(r.part)-1].seq
+		done += int64(len(r.part))
+		if r.opts.Progress != nil {
+			r.opts.Progress(done, max(done, r.total))
 		}
 	}
 }
 
-// publishPart publishes and settles the first events of a stretch, and returns the last one's seq, or zero if there is none.
-func (r *retry) publishPart(ctx context.Context, stretch outbox.Stretch) (last int64, err error) {
+// publishPart publishes and settles the next events.
+func (r *retry) publishPart(ctx context.Context, after int64) error {
 	r.part = r.part[:0]
-	err = outbox.ReadParked(ctx, r.conn, r.cfg.Source.Slot, stretch, retryEvents, retryBytes, func(row outbox.ParkedRow) error {
-		return r.add(ctx, row)
-	})
+	part := outbox.Part{After: after, But: []sink.Lane{}, Count: retryEvents, Size: retryBytes}
+	for lane := range r.blocked {
+		part.But = append(part.But, lane)
+	}
+	err := outbox.ReadParked(ctx, r.conn, r.cfg.Source.Slot, r.scope, part, func(row outbox.ParkedRow) error { return r.add(ctx, row) })
 	if err != nil || len(r.part) == 0 {
-		return 0, err
+		return err
 	}
 	r.handOver()
 	if err := r.awaitSettled(ctx); err != nil {
-		return 0, err
+		return err
 	}
-	return r.part[len(r.part)-1].seq, r.settle(ctx)
+	return r.settle(ctx)
 }
 
 // add puts an event into the batch that is being filled, or the next.
@@ -272,9 +262,11 @@ func (r *retry) settle(ctx context.Context) error {
 	}
 	var delivered []int64
 	for _, e := range r.part {
-		r.blocked[e.lane] = r.blocked[e.lane] || refused[e.seq]
-		if !refused[e.seq] {
+		switch {
+		case !refused[e.seq]:
 			delivered = append(delivered, e.seq)
+		case e.lane != 0:
+			r.blocked[e.lane] = true
 		}
 	}
 	if err := outbox.Settle(ctx, r.conn, r.cfg.Source.Slot, delivered, r.rest.refused); err != nil {
@@ -283,7 +275,6 @@ func (r *retry) settle(ctx context.Context) error {
 	r.result.Published += int64(len(delivered))
 	for _, refusal := range r.rest.refused {
 		if refusal.Reason == "" {
-			r.result.Waiting++
 			continue
 		}
 		r.result.Refused++
@@ -293,17 +284,6 @@ func (r *retry) settle(ctx context.Context) error {
 	}
 	r.rest.refused = r.rest.refused[:0]
 	return nil
-}
-
-// openLanes are those where everything was published that was parked.
-func (r *retry) openLanes() []sink.Lane {
-	lanes := []sink.Lane{}
-	for lane, blocked := range r.blocked {
-		if !blocked && lane != 0 {
-			lanes = append(lanes, lane)
-		}
-	}
-	return lanes
 }
 
 // leftovers is the sink.Parking of a retry: its events are parked already, so it only takes down which of them stay.
@@ -323,7 +303,7 @@ func (l *leftovers) Lanes(context.Context) ([]sink.Lane, error) {
 func (l *leftovers) Park(_ context.Context, events []sink.ParkedEvent) ([]bool, error) {
 	parked := make([]bool, len(events))
 	for i, e := range events {
-		if e.Reason == "" && !l.blocked[e.Lane] {
+		if e.Reason == "" && !l.blocked[e.Lane] && !l.blocked[e.TypeLane] {
 			continue
 		}
 		parked[i] = true

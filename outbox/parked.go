@@ -119,18 +119,24 @@ func CountParked(ctx context.Context, conn *pgx.Conn, slot string) (*int64, erro
 	return n, nil
 }
 
-// LockManagement keeps other sessions from retrying or discarding the slot's parked events until this one ends. Its error says
-// that another does so already.
-func LockManagement(ctx context.Context, conn *pgx.Conn, slot string) error {
+// LockManagement keeps other sessions from retrying or discarding the slot's parked events until unlock is called. Its error
+// says that another does so already.
+func LockManagement(ctx context.Context, conn *pgx.Conn, slot string) (unlock func(), err error) {
+	const key = `(hashtextextended('pombo parked ' || $1, 0))`
 	var locked bool
-	err := conn.QueryRow(ctx, `SELECT pg_try_advisory_lock(hashtextextended('pombo parked ' || $1, 0))`, slot).Scan(&locked)
+	err = conn.QueryRow(ctx, `SELECT pg_try_advisory_lock`+key, slot).Scan(&locked)
 	switch {
 	case err != nil:
-		return fmt.Errorf("lock out others that retry parked events: %w", err)
+		return nil, fmt.Errorf("lock out others that retry parked events: %w", err)
 	case !locked:
-		return fmt.Errorf("another `pombo parked retry` or discard of slot %s is under way: wait until it has ended", slot)
+		return nil, fmt.Errorf("another `pombo parked retry` or discard of slot %s is under way: wait until it has ended", slot)
 	}
-	return nil
+	return func() {
+		// Where this fails, the end of the session unlocks, but the server takes a moment to notice that.
+		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), closeTime)
+		defer cancel()
+		_, _ = conn.Exec(ctx, `SELECT pg_advisory_unlock`+key, slot)
+	}, nil
 }
 
 // Discard deletes one parked event, and returns how many of its lane are left. The caller has LockManagement.

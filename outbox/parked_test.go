@@ -1,6 +1,7 @@
 package outbox
 
 import (
+	"cmp"
 	"context"
 	"testing"
 
@@ -49,13 +50,17 @@ func TestFindNamesExactlyOne(t *testing.T) {
 	require.ErrorContains(t, err, "has seq 99")
 }
 
-func TestStretchesAreReadInOrderAndInParts(t *testing.T) {
+func TestScopesAreReadInOrderAndInParts(t *testing.T) {
 	db := newDatabase(t)
 	odd := bad("3", 7)
 	odd.values = [5]any{nil, "", "\x00\xff", nil, "a larger payload than the others"}
 	db.park(db.commit(bad("1", 7), bad("2", 8), odd, bad("4", 8))...)
-	read := func(s Stretch, count, size int) (seqs []int64) {
-		require.NoError(t, ReadParked(t.Context(), db.Conn, slot, s, count, size, func(r ParkedRow) error {
+	read := func(s Scope, part Part) (seqs []int64) {
+		if part.But == nil {
+			part.But = []sink.Lane{}
+		}
+		part.Count, part.Size = cmp.Or(part.Count, 10), cmp.Or(part.Size, 1000)
+		require.NoError(t, ReadParked(t.Context(), db.Conn, slot, s, part, func(r ParkedRow) error {
 			seqs = append(seqs, r.Seq)
 			if r.Seq == 3 {
 				require.Equal(t, [][]byte{nil, {}, {0, 0xff}, nil, []byte("a larger payload than the others")}, r.Cells)
@@ -66,17 +71,24 @@ func TestStretchesAreReadInOrderAndInParts(t *testing.T) {
 		}))
 		return seqs
 	}
-	require.Equal(t, []int64{1, 2, 3, 4}, read(Everything(nil), 10, 1000))
-	require.Equal(t, []int64{1, 2}, read(Everything(nil), 2, 1000))
-	require.Equal(t, []int64{1, 2, 3}, read(Everything(nil), 10, 50), "the row that goes beyond the size is the last")
-	require.Equal(t, []int64{1}, read(Everything(nil), 10, 1))
-	require.Equal(t, []int64{2, 4}, read(Everything([]sink.Lane{8}), 10, 1000))
-	require.Equal(t, []int64{3}, read(Stretch{After: 2, UpTo: 3}, 10, 1000))
-	require.Empty(t, read(Everything([]sink.Lane{}), 10, 1000))
+	require.Equal(t, []int64{1, 2, 3, 4}, read(Scope{}, Part{}))
+	require.Equal(t, []int64{1, 2}, read(Scope{}, Part{Count: 2}))
+	require.Equal(t, []int64{1, 2, 3}, read(Scope{}, Part{Size: 50}), "the row that goes beyond the size is the last")
+	require.Equal(t, []int64{1}, read(Scope{}, Part{Size: 1}))
+	require.Equal(t, []int64{3, 4}, read(Scope{}, Part{After: 2}))
+	require.Equal(t, []int64{2, 4}, read(Scope{}, Part{But: []sink.Lane{7}}))
+	require.Empty(t, read(Scope{}, Part{But: []sink.Lane{7, 8}}))
 
-	count, last, err := MeasureParked(t.Context(), db.Conn, slot, Everything([]sink.Lane{7}))
-	require.NoError(t, err)
-	require.Equal(t, [2]int64{2, 3}, [2]int64{count, last})
+	for seq, want := range map[int64][]int64{2: {2, 4}, 3: {3}, 1: {1}} {
+		p, err := FindParked(t.Context(), db.Conn, slot, Which{Seq: seq})
+		require.NoError(t, err)
+		require.Equal(t, want, read(ScopeOf(p), Part{}))
+		n, err := CountScope(t.Context(), db.Conn, slot, ScopeOf(p))
+		require.NoError(t, err)
+		require.EqualValues(t, len(want), n)
+	}
+	p := Parked{Seq: 2} // without a key
+	require.Equal(t, []int64{2}, read(ScopeOf(p), Part{}))
 }
 
 func TestSettleDeletesWhatIsDeliveredAndSaysWhyOthersStay(t *testing.T) {
@@ -118,9 +130,15 @@ func TestOnlyOneManagesASlotAtATime(t *testing.T) {
 	second, err := pgx.ConnectConfig(t.Context(), db.Config())
 	require.NoError(t, err)
 	defer func() { _ = second.Close(context.Background()) }()
-	require.NoError(t, LockManagement(t.Context(), db.Conn, slot))
-	require.ErrorContains(t, LockManagement(t.Context(), second, slot), "is under way: wait until it has ended")
-	require.NoError(t, LockManagement(t.Context(), second, "other"))
+	unlock, err := LockManagement(t.Context(), db.Conn, slot)
+	require.NoError(t, err)
+	_, err = LockManagement(t.Context(), second, slot)
+	require.ErrorContains(t, err, "is under way: wait until it has ended")
+	_, err = LockManagement(t.Context(), second, "other")
+	require.NoError(t, err)
+	unlock()
+	_, err = LockManagement(t.Context(), second, slot)
+	require.NoError(t, err)
 }
 
 func TestCountIsNotKnownWithoutTheTable(t *testing.T) {

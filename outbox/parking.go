@@ -140,7 +140,7 @@ func (p *Parking) store(ctx context.Context, tx pgx.Tx, rows []row) (parked []bo
 	var added []row
 	for i, r := range rows {
 		if !stored[r.identity] {
-			if r.Reason == "" && !blocked[r.Lane] {
+			if r.Reason == "" && !blocked[r.Lane] && !blocked[r.TypeLane] {
 				continue
 			}
 			stored[r.identity] = true
@@ -183,14 +183,14 @@ JOIN pombo.parked_event e ON e.slot = $1 AND e.committed_at = r.committed_at AND
 	return stored, err
 }
 
-// blocked returns the lanes of the rows that have parked events.
+// blocked returns the lanes that the rows wait for which have parked events.
 func (p *Parking) blocked(ctx context.Context, tx pgx.Tx, rows []row) (map[sink.Lane]bool, error) {
 	const query = `
 SELECT lane FROM (SELECT DISTINCT unnest($2::bigint[])) l (lane)
 WHERE lane <> 0 AND EXISTS (SELECT FROM pombo.parked_event e WHERE e.slot = $1 AND e.lane = l.lane)`
-	lanes := make([]int64, len(rows))
+	var lanes []sink.Lane
 	for i := range rows {
-		lanes[i] = int64(rows[i].Lane)
+		lanes = append(lanes, rows[i].Lane, rows[i].TypeLane)
 	}
 	found, err := collect[sink.Lane](ctx, tx, query, p.slot, lanes)
 	blocked := make(map[sink.Lane]bool)

@@ -30,6 +30,17 @@ func TestEventsWaitBehindTheirLane(t *testing.T) {
 	require.ElementsMatch(t, []sink.Lane{7, 9}, lanes)
 }
 
+// A later event whose topic is known waits for one that had none.
+func TestEventsWaitForThoseOfTheirTypeToo(t *testing.T) {
+	db := newDatabase(t)
+	events := db.commit(bad("1", 7), good("2", 8), good("3", 8), good("4", 9))
+	events[1].TypeLane, events[2].TypeLane = 7, 6
+	require.Equal(t, []bool{true, true, true, false}, db.park(events...), "3 is behind 2, in a lane of the same topic")
+	later := db.commit(good("5", 10))
+	later[0].TypeLane = 7
+	require.Equal(t, []bool{true}, db.park(later...))
+}
+
 func TestEventsWithoutKeyWaitForNothing(t *testing.T) {
 	db := newDatabase(t)
 	require.Equal(t, []bool{true, false, true}, db.park(db.commit(bad("1", 0), good("2", 0), bad("3", 0))...))

@@ -2,7 +2,6 @@ package outbox
 
 import (
 	"context"
-	"math"
 	"time"
 
 	"github.com/jackc/pgx/v5"
@@ -12,24 +11,26 @@ import (
 	"github.com/pombo-cdc/pombo/sink"
 )
 
-// Stretch is part of a slot's parked events.
-type Stretch struct {
-	After, UpTo int64       // seq, the first excluded, the last included
-	Lanes       []sink.Lane // nil: all
+// Scope is which of a slot's parked events a retry is about.
+type Scope struct {
+	Key []byte // those that have it; nil: all
+	Seq int64  // this one; 0: all
 }
 
-// Everything is a Stretch without end.
-func Everything(lanes []sink.Lane) Stretch { return Stretch{UpTo: math.MaxInt64, Lanes: lanes} }
+const inScope = `slot = $1 AND ($2::bytea IS NULL OR key = $2) AND ($3::bigint = 0 OR seq = $3)`
 
-const inStretch = `slot = $1 AND seq > $2 AND seq <= $3 AND ($4::bigint[] IS NULL OR lane = ANY ($4))`
+// ScopeOf is an event and all that may have to keep its place to it: those with its key.
+func ScopeOf(p Parked) Scope {
+	if p.Key == nil {
+		return Scope{Seq: p.Seq}
+	}
+	return Scope{Key: p.Key}
+}
 
-func (s Stretch) args(slot string) []any { return []any{slot, s.After, s.UpTo, s.Lanes} }
-
-// MeasureParked returns the number of events in a stretch and the last one's seq.
-func MeasureParked(ctx context.Context, conn *pgx.Conn, slot string, s Stretch) (count, last int64, err error) {
-	query := `SELECT count(*), coalesce(max(seq), 0) FROM pombo.parked_event WHERE ` + inStretch
-	err = conn.QueryRow(ctx, query, s.args(slot)...).Scan(&count, &last)
-	return count, last, manageError("count parked events", conn, err)
+// CountScope returns the number of events in a scope.
+func CountScope(ctx context.Context, conn *pgx.Conn, slot string, s Scope) (n int64, err error) {
+	err = conn.QueryRow(ctx, `SELECT count(*) FROM pombo.parked_event WHERE `+inScope, slot, s.Key, s.Seq).Scan(&n)
+	return n, manageError("count parked events", conn, err)
 }
 
 // ParkedRow is a parked event with its row. The cells are lent until the call that got it returns.
@@ -41,15 +42,22 @@ type ParkedRow struct {
 	Cells       [][]byte // nil: NULL
 }
 
-// ReadParked calls yield for the first events of a stretch in their order: as many as count and size in bytes allow, and one in
-// any case.
-func ReadParked(ctx context.Context, conn *pgx.Conn, slot string, s Stretch, count, size int, yield func(ParkedRow) error) error {
+// Part is what ReadParked reads at once of a scope: events behind After, but not those of some lanes. Count and Size, in bytes, end
+// it; one event is read in any case.
+type Part struct {
+	After       int64       // seq
+	But         []sink.Lane // not nil
+	Count, Size int
+}
+
+// ReadParked calls yield for a part of a scope, in order.
+func ReadParked(ctx context.Context, conn *pgx.Conn, slot string, s Scope, part Part, yield func(ParkedRow) error) error {
 	const query = `
 SELECT seq, lane, committed_at, columns, cells FROM (
   SELECT *, sum(size) OVER (ORDER BY seq) - size AS before FROM (
-    SELECT * FROM pombo.parked_event WHERE ` + inStretch + ` ORDER BY seq LIMIT $5) head) e
-WHERE before < $6 ORDER BY seq`
-	rows, err := conn.Query(ctx, query, append(s.args(slot), count, size)...)
+    SELECT * FROM pombo.parked_event WHERE ` + inScope + ` AND seq > $4 AND lane <> ALL ($5::bigint[]) ORDER BY seq LIMIT $6) head) e
+WHERE before < $7 ORDER BY seq`
+	rows, err := conn.Query(ctx, query, slot, s.Key, s.Seq, part.After, part.But, part.Count, part.Size)
 	if err == nil {
 		var (
 			r     ParkedRow

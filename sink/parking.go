@@ -14,18 +14,19 @@ type Parking interface {
 	Lanes(ctx context.Context) ([]Lane, error)
 
 	// Park stores events in their order, all or none of them, and reports for each whether it is parked now. Only one that
-	// has no Reason of its own may be left out: if nothing is parked in its lane any more, it is free to go. An event
-	// that is parked already stays as it is. The events are lent for the call. It tries for as long as trying again can
-	// help; an error means that it cannot.
+	// has no Reason of its own may be left out: if nothing is parked in the lanes that it has to wait for, it is free to go.
+	// An event that is parked already stays as it is. The events are lent for the call. It tries for as long as trying
+	// again can help; an error means that it cannot.
 	Park(ctx context.Context, events []ParkedEvent) (parked []bool, err error)
 }
 
 // ParkedEvent is an event on its way to a Parking.
 type ParkedEvent struct {
-	Event  decoder.Event
-	Topic  string // empty: it has none
-	Lane   Lane
-	Reason string // why it cannot be published; empty: it waits behind another of its lane
+	Event    decoder.Event
+	Topic    string // empty: it has none
+	Lane     Lane   // in which it is parked, and waits
+	TypeLane Lane   // in which it waits too
+	Reason   string // why it cannot be published; empty: it waits behind another
 }
 
 // Lane is a hash of what has to keep its order: a topic and a key. Two that collide only wait for each other. Zero is
