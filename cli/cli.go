@@ -96,7 +96,7 @@ func (a *app) commandLine() *urfave.App {
 }
 
 func (a *app) commands() []*urfave.Command {
-	return []*urfave.Command{a.setup(), a.run(), a.status(), a.tail(), a.teardown(), a.version()}
+	return []*urfave.Command{a.setup(), a.run(), a.status(), a.tail(), a.parked(), a.teardown(), a.version()}
 }
 
 // appHelp is shorter than urfave's.
@@ -146,7 +146,7 @@ func (a *app) command(name, usage string, flags []urfave.Flag, action func(conte
 
 		CustomHelpTemplate: commandHelp,
 		Action: func(c *urfave.Context) error {
-			s, err := readSettings(name, flags, c.Args().Slice())
+			s, err := readSettings(strings.TrimPrefix(c.Command.HelpName, "pombo "), flags, c.Args().Slice())
 			if errors.Is(err, flag.ErrHelp) {
 				return urfave.ShowSubcommandHelp(c)
 			}

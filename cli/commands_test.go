@@ -1,19 +1,15 @@
 package cli
 
 import (
-	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
-	"os"
 	"strings"
 	"testing"
 
-	"github.com/jackc/pgx/v5"
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
-	"github.com/pombo-cdc/pombo/integration/stack"
 	"github.com/pombo-cdc/pombo/replication"
 )
 
@@ -31,21 +27,7 @@ func TestExitCodes(t *testing.T) {
 
 // The life of a slot, as an operator sees it.
 func TestSetupStatusTeardown(t *testing.T) {
-	postgres, err := stack.StartPostgres(t.Context(), stack.PostgresOptions{Log: os.Stderr})
-	require.NoError(t, err)
-	t.Cleanup(func() { require.NoError(t, postgres.Close()) })
-	isolate(t)
-	const name = "pombo_cli"
-	dsn, err := postgres.CreateDatabase(t.Context(), name)
-	require.NoError(t, err)
-	t.Cleanup(func() {
-		admin, err := pgx.Connect(context.Background(), postgres.DSN("postgres"))
-		require.NoError(t, err)
-		_, err = admin.Exec(context.Background(), "DROP DATABASE "+name+" WITH (FORCE)")
-		require.NoError(t, errors.Join(err, admin.Close(context.Background())))
-	})
-	t.Setenv("POMBO_POSTGRES", dsn)
-	t.Setenv("POMBO_SLOT", name)
+	useDatabase(t, "pombo_cli")
 
 	code, _, stderr := execute(t, "status")
 	assert.Equal(t, exitOperator, code)
@@ -82,11 +64,11 @@ func TestSetupStatusTeardown(t *testing.T) {
 }
 
 func TestStatusForPeople(t *testing.T) {
-	limit := int64(5 << 30)
+	limit, parked := int64(5<<30), int64(1234)
 	var out strings.Builder
 	require.NoError(t, printStatus(&out, replication.Status{
 		Slot: "pombo", Database: "shop", Active: true, ActivePID: 4711, WALStatus: "extended", InvalidationReason: "none",
-		ConfirmedLSN: 0x16B3748, RestartLSN: 0x16B3710, LagBytes: 1000, RetainedBytes: 1234567, SafeWALBytes: &limit,
+		ConfirmedLSN: 0x16B3748, RestartLSN: 0x16B3710, LagBytes: 1000, RetainedBytes: 1234567, SafeWALBytes: &limit, ParkedEvents: &parked,
 	}))
 	assert.Equal(t, `slot          pombo in database shop
 reader        active (pid 4711)
@@ -95,5 +77,6 @@ confirmed     0/16B3748
 retained WAL  1.2 MiB (1,234,567 bytes) from 0/16B3710
 safe WAL      5.0 GiB (5,368,709,120 bytes) until the slot is lost
 WAL status    extended (none)
+parked        1,234 events: `+"`pombo parked list`"+` says why
 `, out.String())
 }

@@ -28,10 +28,15 @@ func TestDefaults(t *testing.T) {
 	assert.Equal(t, "pombo-shop-pombo", cfg.Kafka.ProducerName)
 	assert.Equal(t, connector.DefaultBuffer, cfg.Buffer)
 	assert.Equal(t, connector.DefaultGrace, cfg.Grace)
+	assert.True(t, cfg.Park)
 
 	cfg, err = configure(t, minimal("--fencing", "off")...)
 	require.NoError(t, err)
 	assert.Empty(t, cfg.Kafka.ProducerName)
+
+	cfg, err = configure(t, minimal("--on-poison", "halt")...)
+	require.NoError(t, err)
+	assert.False(t, cfg.Park)
 }
 
 func TestColumnsAndHeaders(t *testing.T) {

@@ -62,8 +62,10 @@ func (s *settings) readFile(path string) map[string]value {
 func fileKeys() map[string]bool {
 	keys := make(map[string]bool)
 	for _, c := range new(app).commands() {
-		for _, f := range c.Flags {
-			keys[f.Names()[0]] = true
+		for _, c := range append(c.Subcommands, c) {
+			for _, f := range c.Flags {
+				keys[f.Names()[0]] = true
+			}
 		}
 	}
 	delete(keys, "config")

@@ -51,12 +51,20 @@ func routeFlags() []urfave.Flag {
 	}
 }
 
+// kafkaFlags are those of whatever writes to Kafka.
 func kafkaFlags() []urfave.Flag {
 	return []urfave.Flag{
 		list(inKafka, "brokers", "`HOST:PORT` of some brokers; a port left out is 9092"),
 		text(inKafka, "compression", "lz4", "`CODEC` of the record batches: none, gzip, snappy, lz4 or zstd"),
-		text(inKafka, "fencing", "on", "`on|off`: shut out an instance that wakes up late, by the transactional id pombo-DATABASE-SLOT"),
 		toggle(inKafka, "create-topics", "create missing topics with the brokers' defaults"),
+	}
+}
+
+// streamFlags are those of whatever writes to Kafka for as long as it runs.
+func streamFlags() []urfave.Flag {
+	return []urfave.Flag{
+		text(inEvents, "on-poison", "park", "`park|halt` at an event that cannot be published: keep it and what is behind it for pombo parked, or stop"),
+		text(inKafka, "fencing", "on", "`on|off`: shut out an instance that wakes up late, by the transactional id pombo-DATABASE-SLOT"),
 		text(inKafka, "buffer", humanize.IBytes(connector.DefaultBuffer), "`SIZE` of the rows that may be in flight"),
 	}
 }

@@ -1,16 +1,55 @@
 package cli
 
 import (
+	"context"
+	"errors"
 	"io"
 	"os"
 	"path/filepath"
 	"strings"
 	"testing"
 
+	"github.com/jackc/pgx/v5"
 	"github.com/stretchr/testify/require"
 
 	"github.com/pombo-cdc/pombo/connector"
+	"github.com/pombo-cdc/pombo/integration/stack"
 )
+
+// shared is the server of the tests of the package that need one.
+var shared stack.SharedPostgres
+
+func TestMain(m *testing.M) {
+	m.Run()
+	if err := shared.Close(); err != nil {
+		panic(err)
+	}
+}
+
+// useDatabase isolates the test and has the commands use a new database, and a slot of its name.
+func useDatabase(t *testing.T, name string) *pgx.Conn {
+	t.Helper()
+	isolate(t)
+	ctx := context.Background()
+	postgres, err := shared.Get()
+	require.NoError(t, err)
+	dsn, err := postgres.CreateDatabase(ctx, name)
+	require.NoError(t, err)
+	conn, err := pgx.Connect(ctx, dsn)
+	require.NoError(t, err)
+	t.Cleanup(func() {
+		require.NoError(t, conn.Close(ctx))
+		admin, err := pgx.Connect(ctx, postgres.DSN("postgres"))
+		require.NoError(t, err)
+		_, err = admin.Exec(ctx, "SELECT pg_drop_replication_slot(slot_name) FROM pg_replication_slots WHERE database = $1", name)
+		require.NoError(t, err)
+		_, err = admin.Exec(ctx, "DROP DATABASE "+name+" WITH (FORCE)")
+		require.NoError(t, errors.Join(err, admin.Close(ctx)))
+	})
+	t.Setenv("POMBO_POSTGRES", dsn)
+	t.Setenv("POMBO_SLOT", name)
+	return conn
+}
 
 // isolate clears the environment of everything that settings come from.
 func isolate(t *testing.T) {

@@ -24,7 +24,7 @@ func runFlags() []urfave.Flag {
 	return slices.Concat([]urfave.Flag{
 		postgresFlag(), slotFlag(), publicationFlag(), createTableFlag(), configFlag(),
 		toggle(inPostgres, "setup", "do what pombo setup does first, for demos and containers"),
-	}, tableFlags(), routeFlags(), kafkaFlags(), logFlags())
+	}, tableFlags(), routeFlags(), kafkaFlags(), streamFlags(), logFlags())
 }
 
 func (a *app) run() *urfave.Command {
@@ -68,7 +68,17 @@ func (s *settings) runConfig(log zerolog.Logger) connector.Config {
 	cfg := s.connector(log)
 	cfg.Kafka = s.kafka(cfg.Source)
 	cfg.Buffer = s.buffer()
+	cfg.Park = s.parks()
 	return cfg
+}
+
+// parks reports whether events that cannot be published are parked.
+func (s *settings) parks() bool {
+	policy := s.text("on-poison")
+	if policy != "park" && policy != "halt" {
+		s.refuse("on-poison", "%q is neither park nor halt", policy)
+	}
+	return policy == "park"
 }
 
 // setUp runs setup as soon as Postgres is there.

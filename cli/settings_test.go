@@ -6,6 +6,7 @@ import (
 
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
+	urfave "github.com/urfave/cli/v2"
 )
 
 func TestFlagBeatsEnvironmentBeatsFile(t *testing.T) {
@@ -32,7 +33,7 @@ func TestEveryFlagHasAVariableAndAKey(t *testing.T) {
 	for name, text := range map[string]string{
 		"postgres": "postgres://app@db/shop", "brokers": "k1:1, k2:2", "slot": "s", "publication": "p", "table": "a.b",
 		"topic": "events", "route": "A=a,B=b", "header": "h=c", "column": "payload=body", "compression": "zstd",
-		"buffer": "2MiB", "create-topics": "true", "fencing": "off", "log-level": "debug", "log-format": "json",
+		"buffer": "2MiB", "create-topics": "true", "fencing": "off", "on-poison": "halt", "log-level": "debug", "log-format": "json",
 	} {
 		file.WriteString(name + ": " + text + "\n")
 		t.Setenv(variable(name), text)
@@ -48,6 +49,7 @@ func TestEveryFlagHasAVariableAndAKey(t *testing.T) {
 	assert.Equal(t, fromEnvironment.Layout, fromFile.Layout)
 	assert.Equal(t, headers(fromEnvironment), headers(fromFile))
 	assert.Equal(t, 2<<20, fromFile.Buffer)
+	assert.False(t, fromFile.Park)
 	fromEnvironment.Source.Postgres, fromFile.Source.Postgres = nil, nil // which have functions in them
 	assert.Equal(t, fromEnvironment.Source, fromFile.Source)
 }
@@ -71,6 +73,7 @@ func TestEveryMistakeIsListedAtOnce(t *testing.T) {
 	isolate(t)
 	file := writeConfig(t, "slot: a\nslot: b\ntopik: x\nheader: {a: b}\nbuffer: 3 parsecs\nlog-format: xml\nfencing:\npublication: [x, y]\n")
 	t.Setenv("POMBO_COMPRESSION", "lzo")
+	t.Setenv("POMBO_ON_POISON", "skip")
 	t.Setenv("POMBO_CREATE_TOPICS", "perhaps")
 	t.Setenv("POMBO_ROUTE", "")
 	code, stdout, stderr := execute(t, "run", "--config", file,
@@ -100,6 +103,7 @@ func TestEveryMistakeIsListedAtOnce(t *testing.T) {
 		`pombo: POMBO_CREATE_TOPICS: "perhaps" is neither on nor off`,
 		`pombo: POMBO_COMPRESSION: "lzo" is none of none, gzip, snappy, lz4 and zstd`,
 		`pombo: buffer (line 5 of pombo.yaml): "3 parsecs" is not a size such as 16MiB`,
+		`pombo: POMBO_ON_POISON: "skip" is neither park nor halt`,
 		"pombo: --create-table: only goes with --setup",
 	}, strings.Split(strings.TrimSpace(stderr), "\n"))
 }
@@ -130,10 +134,23 @@ func TestHelp(t *testing.T) {
 	for _, c := range new(app).commands() {
 		code, stdout, stderr := execute(t, c.Name, "--help")
 		assert.Equal(t, exitStopped, code, stderr)
-		for _, f := range c.Flags {
-			assert.Contains(t, stdout, "--"+f.Names()[0])
-			assert.Contains(t, stdout, "[$"+variable(f.Names()[0])+"]")
+		assertFlags(t, stdout, c.Flags)
+		for _, sub := range c.Subcommands {
+			assert.Contains(t, stdout, "\n  "+sub.Name+" ")
+			code, stdout, stderr := execute(t, c.Name, sub.Name, "--help")
+			assert.Equal(t, exitStopped, code, stderr)
+			assert.Contains(t, stdout, "Usage: pombo "+c.Name+" "+sub.Name+" [FLAGS]")
+			assertFlags(t, stdout, sub.Flags)
 		}
+	}
+}
+
+// assertFlags asserts that a help has flags and their variables.
+func assertFlags(t *testing.T, help string, flags []urfave.Flag) {
+	t.Helper()
+	for _, f := range flags {
+		assert.Contains(t, help, "--"+f.Names()[0])
+		assert.Contains(t, help, "[$"+variable(f.Names()[0])+"]")
 	}
 }
 
@@ -149,6 +166,15 @@ func TestUsageMistakes(t *testing.T) {
 		"bad syntax":              {[]string{"status", "---slot=x"}, "argument (not shown, as there may be a password in it) is not a flag"},
 		"version with arguments":  {[]string{"version", "now"}, "unexpected argument \"now\""},
 		"teardown unasked":        {[]string{"teardown", "--postgres", "postgres://db"}, "there is no terminal: give --yes"},
+		"no command of parked":    {[]string{"parked", "lost"}, "unknown command \"lost\": `pombo parked --help` lists them"},
+		"flag before list":        {[]string{"parked", "--json", "list"}, "flags stand after it, as in `pombo parked list --json`"},
+		"no flag of list":         {[]string{"parked", "list", "--jsn"}, "unknown flag --jsn: did you mean --json? `pombo parked list --help` lists all"},
+		"discard unasked":         {[]string{"parked", "discard", "--id", "1", "--postgres", "postgres://db"}, "there is no terminal: give --yes"},
+		"discard of nothing":      {[]string{"parked", "discard", "--yes"}, "--id is missing: name an event that `pombo parked list` shows"},
+		"show of nothing":         {[]string{"parked", "show"}, "--id is missing: name an event that `pombo parked list` shows"},
+		"two names":               {[]string{"parked", "show", "--id", "1", "--seq", "1"}, "--id and --seq both name an event: give one of them"},
+		"bad number":              {[]string{"parked", "retry", "--seq", "-1"}, `--seq: "-1" is no number of a parked event`},
+		"retry without brokers":   {[]string{"parked", "retry"}, "--brokers is missing"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			code, _, stderr := execute(t, test.args...)

@@ -12,6 +12,7 @@ import (
 	urfave "github.com/urfave/cli/v2"
 
 	"github.com/pombo-cdc/pombo/decoder"
+	"github.com/pombo-cdc/pombo/outbox"
 	"github.com/pombo-cdc/pombo/replication"
 )
 
@@ -29,6 +30,9 @@ func (a *app) status() *urfave.Command {
 		return withPostgres(ctx, src.Postgres, func(conn *pgx.Conn) error {
 			status, err := replication.ReadStatus(ctx, conn, src)
 			if err != nil {
+				return err
+			}
+			if status.ParkedEvents, err = outbox.CountParked(ctx, conn, src.Slot); err != nil {
 				return err
 			}
 			if asJSON {
@@ -54,8 +58,7 @@ func printStatus(w io.Writer, s replication.Status) error {
 	if s.SafeWALBytes != nil {
 		safe = size(*s.SafeWALBytes) + " until the slot is lost"
 	}
-	out := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
-	for _, line := range [][2]string{
+	lines := [][2]string{
 		{"slot", fmt.Sprintf("%s in database %s", s.Slot, s.Database)},
 		{"reader", reader},
 		{"lag", size(s.LagBytes)},
@@ -63,10 +66,22 @@ func printStatus(w io.Writer, s replication.Status) error {
 		{"retained WAL", size(s.RetainedBytes) + " from " + s.RestartLSN.String()},
 		{"safe WAL", safe},
 		{"WAL status", wal},
-	} {
+	}
+	if s.ParkedEvents != nil {
+		lines = append(lines, [2]string{"parked", parkedEvents(*s.ParkedEvents)})
+	}
+	out := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
+	for _, line := range lines {
 		fmt.Fprintf(out, "%s\t%s\n", line[0], line[1])
 	}
 	return out.Flush()
+}
+
+func parkedEvents(n int64) string {
+	if n == 0 {
+		return "no events"
+	}
+	return events(n) + ": `pombo parked list` says why"
 }
 
 // size is a number of bytes for a glance, and exactly.

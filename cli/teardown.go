@@ -28,8 +28,13 @@ func (a *app) teardown() *urfave.Command {
 			return err
 		}
 		if !yes {
-			if err := a.confirm(src); err != nil {
+			if err := a.needTerminal("teardown asks before it drops anything"); err != nil {
 				return err
+			}
+			question := fmt.Sprintf("Drop slot %s and publication %s in database %s on %s?\nEvents that are not published yet will not be.",
+				src.Slot, src.Publication, src.Postgres.Database, src.Postgres.Host)
+			if !a.confirm(question) {
+				return errors.New("nothing was dropped, as the answer was not yes")
 			}
 		}
 		return withPostgres(ctx, src.Postgres, func(conn *pgx.Conn) error {
@@ -38,16 +43,17 @@ func (a *app) teardown() *urfave.Command {
 	})
 }
 
+// needTerminal is a usageError where there is nobody to ask.
+func (a *app) needTerminal(why string) error {
+	if file, ok := a.stdin.(*os.File); ok && isatty.IsTerminal(file.Fd()) {
+		return nil
+	}
+	return &usageError{[]error{fmt.Errorf("%s, and there is no terminal: give --yes", why)}}
+}
+
 // confirm asks the person at the terminal.
-func (a *app) confirm(src replication.Source) error {
-	if file, ok := a.stdin.(*os.File); !ok || !isatty.IsTerminal(file.Fd()) {
-		return &usageError{[]error{errors.New("teardown asks before it drops anything, and there is no terminal: give --yes")}}
-	}
-	fmt.Fprintf(a.stderr, "Drop slot %s and publication %s in database %s on %s?\nEvents that are not published yet will not be. (yes/no) ",
-		src.Slot, src.Publication, src.Postgres.Database, src.Postgres.Host)
+func (a *app) confirm(question string) bool {
+	fmt.Fprint(a.stderr, question, " (yes/no) ")
 	answer, err := bufio.NewReader(a.stdin).ReadString('\n')
-	if err != nil || strings.TrimSpace(answer) != "yes" {
-		return errors.New("nothing was dropped, as the answer was not yes")
-	}
-	return nil
+	return err == nil && strings.TrimSpace(answer) == "yes"
 }

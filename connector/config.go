@@ -23,7 +23,8 @@ type Config struct {
 	Layout *decoder.Layout
 	Router *router.Router
 	Kafka  sink.Config
-	Buffer int // bytes of rows in flight
+	Park   bool // events that cannot be published, in pombo.parked_event, instead of stopping
+	Buffer int  // bytes of rows in flight
 	Grace  time.Duration
 	Log    zerolog.Logger
 

@@ -82,6 +82,31 @@ func (b *Batch) grab(n int) (dst []byte, offset int) {
 	return b.arena[offset:], offset
 }
 
+// Append adds the event that a transaction committed at the given time made of values, which are those of the layout's
+// columns in their order, as Event.Column lends them: nil for SQL NULL. It copies them, and reports whether the batch
+// had room. As for the decoder, Pool.Prepare pays for a row of their size, and an empty batch takes any.
+func (b *Batch) Append(commit time.Time, values [][]byte) bool {
+	size := 0
+	for _, value := range values {
+		size += len(value)
+	}
+	if !b.fits(size) {
+		return false
+	}
+	row, offset := b.grab(size)
+	at := 0
+	for _, value := range values {
+		s := span{length: -1}
+		if value != nil {
+			s = span{start: int32(offset + at), length: int32(len(value))}
+		}
+		at += copy(row[at:], value)
+		b.spans = append(b.spans, s)
+	}
+	b.commits = append(b.commits, commit.UnixMicro()-postgresEpoch)
+	return true
+}
+
 // reset empties the batch and lets go of memory that one large row needed.
 func (b *Batch) reset() {
 	if b.home != nil {

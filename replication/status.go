@@ -23,6 +23,9 @@ type Status struct {
 	LagBytes           int64         `json:"lag_bytes"`          // written to the WAL since ConfirmedLSN, by all tables
 	RetainedBytes      int64         `json:"retained_wal_bytes"` // kept on disk for the slot
 	SafeWALBytes       *int64        `json:"safe_wal_bytes"`     // may be written before the slot is lost; nil: no limit
+
+	// ParkedEvents is the number of events in pombo.parked_event, where it is known. ReadStatus leaves it to the caller.
+	ParkedEvents *int64 `json:"parked_events,omitempty"`
 }
 
 // MarshalJSON implements json.Marshaler: positions are text, as Postgres prints them.

@@ -1,0 +1,228 @@
+package connector
+
+import (
+	"context"
+	"fmt"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+	"github.com/twmb/franz-go/pkg/kgo"
+	"github.com/twmb/franz-go/pkg/kmsg"
+
+	"github.com/pombo-cdc/pombo/decoder"
+	"github.com/pombo-cdc/pombo/outbox"
+	"github.com/pombo-cdc/pombo/replication"
+	"github.com/pombo-cdc/pombo/router"
+	"github.com/pombo-cdc/pombo/sink"
+)
+
+// parkedAs is an event that is parked: its id, lane and payload.
+type parkedAs struct {
+	id      string
+	lane    sink.Lane
+	payload string
+}
+
+// park parks events, each as if it were refused.
+func (f *fixture) park(events ...parkedAs) {
+	f.t.Helper()
+	parking := outbox.NewParking(f.db.Config(), f.cfg.Source.Slot, f.cfg.Layout, f.cfg.Log)
+	all := make([]sink.ParkedEvent, len(events))
+	for i, e := range events {
+		pool := decoder.NewPool(1<<20, f.cfg.Layout)
+		b := <-pool.Free()
+		require.True(f.t, pool.Prepare(b, 1))
+		key := []byte(fmt.Sprint(e.lane))
+		if e.lane == 0 {
+			key = nil
+		}
+		require.True(f.t, b.Append(time.UnixMicro(1_700_000_000_000_000), [][]byte{
+			[]byte(e.id), []byte("orders"), key, []byte("created"), []byte(e.payload),
+		}))
+		all[i] = sink.ParkedEvent{Event: b.Event(0), Topic: "orders", Lane: e.lane, Reason: "the test says so"}
+	}
+	_, err := parking.Park(f.t.Context(), all)
+	require.NoError(f.t, err)
+}
+
+// route returns the router with other routes.
+func (f *fixture) route(routes map[string]string) *router.Router {
+	r, err := router.New(router.Config{Layout: f.cfg.Layout, Routes: routes, Headers: router.DefaultHeaders()})
+	require.NoError(f.t, err)
+	return r
+}
+
+// left lists the ids of what is parked.
+func (f *fixture) left() []string {
+	f.t.Helper()
+	ids := []string{}
+	require.NoError(f.t, outbox.ListParked(f.t.Context(), f.db, f.cfg.Source.Slot, true, func(p outbox.Parked) error {
+		ids = append(ids, p.Name())
+		return nil
+	}))
+	return ids
+}
+
+// consume returns the ids of the first n records of topic orders.
+func (f *fixture) consume(n int) []string {
+	f.t.Helper()
+	client, err := kgo.NewClient(kgo.SeedBrokers(f.kafka.ListenAddrs()...), kgo.ConsumeTopics("orders"), kgo.FetchMaxBytes(1<<30), kgo.BrokerMaxReadBytes(1<<30))
+	require.NoError(f.t, err)
+	defer client.Close()
+	ctx, cancel := context.WithTimeout(f.t.Context(), awaitLimit)
+	defer cancel()
+	var ids []string
+	for len(ids) < n {
+		fetches := client.PollFetches(ctx)
+		require.NoError(f.t, fetches.Err())
+		fetches.EachRecord(func(r *kgo.Record) { ids = append(ids, string(r.Headers[0].Value)) })
+	}
+	return ids
+}
+
+func TestRetryPublishesInOrderAndOpensTheLanes(t *testing.T) {
+	f := newFixture(t)
+	var events []parkedAs
+	var want []string
+	for i := range 2*retryEvents + 10 {
+		id := fmt.Sprint(i)
+		events, want = append(events, parkedAs{id, sink.Lane(i % 7), "{}"}), append(want, id)
+	}
+	f.park(events...)
+	var progress [][2]int64
+	result, err := Retry(t.Context(), f.cfg, RetryOptions{Progress: func(done, total int64) { progress = append(progress, [2]int64{done, total}) }})
+	require.NoError(t, err)
+	require.Equal(t, RetryResult{Published: 2010}, result)
+	require.Equal(t, [][2]int64{{1000, 2010}, {2000, 2010}, {2010, 2010}}, progress)
+	require.Empty(t, f.left())
+	require.Equal(t, want, f.consume(len(want)))
+}
+
+func TestRetryOfNothing(t *testing.T) {
+	f := newFixture(t)
+	f.cfg.Kafka.Brokers = []string{"127.0.0.1:1"}
+	result, err := Retry(t.Context(), f.cfg, RetryOptions{})
+	require.NoError(t, err)
+	require.Zero(t, result)
+}
+
+func TestRetryOfOneEventTakesItsKeyAlong(t *testing.T) {
+	f := newFixture(t)
+	f.park(parkedAs{"1", 7, ""}, parkedAs{"2", 8, ""}, parkedAs{"3", 7, ""}, parkedAs{"4", 0, ""}, parkedAs{"5", 0, ""})
+	for id, want := range map[string]int64{"3": 2, "4": 1} {
+		result, err := Retry(t.Context(), f.cfg, RetryOptions{Which: &outbox.Which{ID: id}})
+		require.NoError(t, err)
+		require.Equal(t, RetryResult{Published: want}, result)
+	}
+	require.Equal(t, []string{"2", "5"}, f.left())
+	_, err := Retry(t.Context(), f.cfg, RetryOptions{Which: &outbox.Which{ID: "3"}})
+	require.ErrorContains(t, err, `has id "3"`)
+}
+
+// What the connector parks while a retry is under way is retried too, or its lane would stay blocked.
+func TestRetryGoesOnUntilItsLanesAreOpen(t *testing.T) {
+	f := newFixture(t)
+	f.park(parkedAs{"1", 7, ""})
+	held := f.holdProduce()
+	retried := f.retry(RetryOptions{})
+	first := await(t, held, "a produce request")
+	f.park(parkedAs{"2", 7, ""}, parkedAs{"3", 8, ""})
+	_, err := Retry(t.Context(), f.cfg, RetryOptions{})
+	require.ErrorContains(t, err, "another `pombo parked retry` or discard of slot "+f.cfg.Source.Slot+" is under way")
+	first()
+	second := await(t, held, "a produce request")
+	f.park(parkedAs{"4", 7, ""})
+	second()
+	await(t, held, "a produce request")()
+	require.Equal(t, RetryResult{Published: 4}, await(t, retried, "the end of Retry"))
+	require.Empty(t, f.left())
+	require.Equal(t, []string{"1", "2", "3", "4"}, f.consume(4))
+}
+
+// retry runs Retry, which has to succeed.
+func (f *fixture) retry(opts RetryOptions) <-chan RetryResult {
+	retried := make(chan RetryResult, 1)
+	go func() {
+		result, err := Retry(f.t.Context(), f.cfg, opts)
+		assert.NoError(f.t, err)
+		retried <- result
+	}()
+	return retried
+}
+
+func TestWhatAnInterruptedRetryHasNotSettledStaysParked(t *testing.T) {
+	f := newFixture(t)
+	f.park(parkedAs{"1", 7, ""})
+	held := f.holdProduce()
+	ctx, cancel := context.WithCancel(t.Context())
+	ended := make(chan error, 1)
+	go func() {
+		_, err := Retry(ctx, f.cfg, RetryOptions{})
+		ended <- err
+	}()
+	await(t, held, "a produce request")
+	cancel()
+	require.ErrorIs(t, await(t, ended, "the end of Retry"), context.Canceled)
+	require.Equal(t, []string{"1"}, f.left())
+}
+
+func TestRetryDoesNotFenceTheConnector(t *testing.T) {
+	f := newFixture(t)
+	named := make(chan *string, 16)
+	f.kafka.ControlKey(int16(kmsg.InitProducerID), func(request kmsg.Request) (kmsg.Response, error, bool) {
+		f.kafka.KeepControl()
+		named <- request.(*kmsg.InitProducerIDRequest).TransactionalID
+		return nil, nil, false
+	})
+	f.park(parkedAs{"1", 7, ""})
+	_, err := Retry(t.Context(), f.cfg, RetryOptions{})
+	require.NoError(t, err)
+	require.Nil(t, await(t, named, "a producer id"))
+}
+
+func TestRetryOfEventsLargerThanTheBuffer(t *testing.T) {
+	f := newFixture(t)
+	require.NoError(t, f.kafka.CreateTopic("large", 1, map[string]string{"max.message.bytes": "100000000"}))
+	f.cfg.Buffer = 1 << 20
+	f.cfg.Router = f.route(map[string]string{"orders": "large"})
+	f.park(parkedAs{"1", 7, strings.Repeat("x", 3<<20)}, parkedAs{"2", 7, ""}, parkedAs{"3", 7, strings.Repeat("x", 300<<10)})
+	result, err := Retry(t.Context(), f.cfg, RetryOptions{})
+	require.NoError(t, err)
+	require.Equal(t, RetryResult{Published: 3}, result)
+}
+
+func TestRetryNamesAColumnThatAParkedRowLacks(t *testing.T) {
+	f := newFixture(t)
+	f.park(parkedAs{"1", 7, ""})
+	layout := *f.cfg.Layout
+	layout.Columns = append(layout.Columns, "tenant")
+	f.cfg.Layout = &layout
+	_, err := Retry(t.Context(), f.cfg, RetryOptions{})
+	var action *replication.ActionError
+	require.ErrorAs(t, err, &action)
+	require.Equal(t, `parked event seq 1 lacks column "tenant": it has id, aggregate_type, aggregate_id, event_type, payload`, action.Problem)
+	require.Equal(t, []string{"1"}, f.left())
+}
+
+func TestLeftoversKeepLanesInOrder(t *testing.T) {
+	layout := decoder.NewLayout("public", "outbox_event")
+	seq := layout.Column("seq")
+	pool := decoder.NewPool(1<<20, layout)
+	b := <-pool.Free()
+	require.True(t, pool.Prepare(b, 1))
+	event := func(n byte, lane sink.Lane, reason string) sink.ParkedEvent {
+		require.True(t, b.Append(time.Now(), [][]byte{nil, nil, nil, nil, nil, {0, 0, 0, 0, 0, 0, 0, n}}))
+		return sink.ParkedEvent{Event: b.Event(b.Len() - 1), Lane: lane, Reason: reason}
+	}
+	l := &leftovers{seq: seq, blocked: make(map[sink.Lane]bool)}
+	parked, err := l.Park(t.Context(), []sink.ParkedEvent{event(1, 7, ""), event(2, 7, "bad"), event(3, 7, ""), event(4, 0, "bad"), event(5, 0, "")})
+	require.NoError(t, err)
+	require.Equal(t, []bool{false, true, true, true, false}, parked)
+	require.Equal(t, []int64{2, 3, 4}, []int64{l.refused[0].Seq, l.refused[1].Seq, l.refused[2].Seq})
+	lanes, err := l.Lanes(t.Context())
+	require.NoError(t, err)
+	require.Equal(t, []sink.Lane{7}, lanes)
+}
