@@ -101,7 +101,9 @@ func (s *session) work(ctx, drain context.Context, stopFor context.CancelCauseFu
 // send publishes what is received. It is done, too, when the receiver is: while there is no Kafka yet, that means that nothing
 // was received, or that the session is over.
 func (s *session) send(ctx, received context.Context) error {
-	kafka, err := sink.Open(received, s.cfg.Kafka, s.cfg.Router, s.pool, s.flushed, s.cfg.Log)
+	to := s.cfg.Kafka
+	to.Parking, to.Halt = s.held.parking, !s.cfg.Park
+	kafka, err := sink.Open(received, to, s.cfg.Router, s.pool, s.flushed, s.cfg.Log)
 	switch {
 	case received.Err() != nil && err != nil:
 		return nil

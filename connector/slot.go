@@ -8,7 +8,9 @@ import (
 
 	"github.com/jackc/pgx/v5"
 
+	"github.com/pombo-cdc/pombo/outbox"
 	"github.com/pombo-cdc/pombo/replication"
+	"github.com/pombo-cdc/pombo/sink"
 )
 
 const (
@@ -26,6 +28,7 @@ const (
 type heldSlot struct {
 	stream   *replication.Stream
 	record   *replication.Record // nil: the role may not keep one
+	parking  sink.Parking        // nil: the role may not park
 	warnings []string
 }
 
@@ -93,5 +96,24 @@ func tryOpen(ctx context.Context, cfg Config, control *pgx.Conn) (*heldSlot, rep
 	if health.MayRecord {
 		held.record = beginRecord(ctx, cfg, control, stream)
 	}
+	held.parking, err = parking(ctx, cfg, control)
+	if err != nil {
+		return nil, health.Slot, errors.Join(err, stream.Close())
+	}
 	return held, health.Slot, nil
+}
+
+// parking returns where events are parked, or nil where the role may not do that: then the first that cannot be published stops
+// the connector. With halt it does so anyway, but what follows one that was parked earlier is parked behind it.
+func parking(ctx context.Context, cfg Config, control *pgx.Conn) (sink.Parking, error) {
+	err := outbox.CheckParking(ctx, control)
+	switch {
+	case err == nil:
+		return outbox.NewParking(cfg.Source.Postgres, cfg.Source.Slot, cfg.Layout, cfg.Log), nil
+	case !NeedsOperator(err):
+		return nil, err
+	case cfg.Park:
+		cfg.Log.Warn().Err(err).Msg("an event that cannot be published will stop the connector, as it cannot be parked")
+	}
+	return nil, nil //nolint:nilnil // said above
 }

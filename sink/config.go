@@ -9,6 +9,7 @@ type Config struct {
 	CreateTopics bool   // create a missing topic with the brokers' default partitions and replication
 	ProducerName string // the transactional id under which older instances are fenced; empty turns fencing off
 
-	// Parking takes what cannot be published; nil stops the session at the first such event.
+	// Parking takes what cannot be published. Without one the first such event ends the session.
 	Parking Parking
+	Halt    bool // end the session at such an event all the same; Parking only takes what follows those that are parked already
 }

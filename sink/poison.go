@@ -83,7 +83,7 @@ func (k *Kafka) lanes(t *topic, it item) parkedItem {
 }
 
 // parks reports whether poison is parked. It ends with the first that cannot be.
-func (k *Kafka) parks() bool { return k.cfg.Parking != nil && k.poison == nil }
+func (k *Kafka) parks() bool { return k.cfg.Parking != nil && !k.cfg.Halt && k.poison == nil }
 
 func (k *Kafka) tellParked(it parkedItem) {
 	event := k.log.Warn().Str("event", string(it.event().Column(decoder.ID)))
