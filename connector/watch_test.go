@@ -263,4 +263,9 @@ func TestTheRecordFollowsTheSlotWhereThereIsTraffic(t *testing.T) {
 	require.NoError(t, err)
 	end = f.position(`SELECT pg_current_wal_lsn()::text`)
 	require.Eventually(t, func() bool { return recorded() > end-worthRecording }, awaitLimit, 10*time.Millisecond)
+
+	before, end = recorded(), f.insert()
+	require.Eventually(t, func() bool { return f.confirmed() >= end }, awaitLimit, 10*time.Millisecond)
+	f.awaitMore(checks, 3)
+	require.Equal(t, before, recorded(), "from there on it takes as much again")
 }
