@@ -57,8 +57,9 @@ func TestAnEventThatIsTooLargeIsParkedAndLaterPublishedInOrder(t *testing.T) {
 	o.alterTopic("Order", limit, "10000")
 	o.consume("Order")
 	p := o.streaming("--compression", "none")
+	before := o.event("Order", "k", "t", "before")
 	large := o.event("Order", "k", "t", strings.Repeat("x", 50_000))
-	o.commit(o.event("Order", "k", "t", "before"), large, o.event("Order", "k", "t", "behind"))
+	o.commit(before, large, o.event("Order", "k", "t", "behind"))
 	for i := range 50 {
 		o.commit(o.event("Order", fmt.Sprint("other", i%5), "t", "flows"))
 	}
