@@ -153,7 +153,11 @@ func (k *Kafka) runContainer(ctx context.Context, pool *dockertest.Pool, opts Ka
 		return err
 	}
 	var env []string
-	for setting, value := range kafkaSettings("", 9092, 9093, loopback(port), "/tmp/kraft-combined-logs", opts.Settings) {
+	alone := node{
+		id: 1, client: 9092, controller: 9093, internal: 9094,
+		advertised: loopback(port), voters: []string{"1@" + loopback(9093)}, dir: "/tmp/kraft-combined-logs",
+	}
+	for setting, value := range kafkaSettings(alone, opts.Settings) {
 		env = append(env, "KAFKA_"+strings.ToUpper(kafkaVariables.Replace(setting))+"="+value)
 	}
 	tell(opts.Log, "starting Kafka from image %s", name)

@@ -7,6 +7,7 @@ import (
 	"io"
 	"maps"
 	"os"
+	"strconv"
 	"strings"
 	"syscall"
 
@@ -15,27 +16,31 @@ import (
 
 // KafkaOptions says what is needed of Kafka.
 type KafkaOptions struct {
-	// Settings are those of server.properties, beside what a small single broker needs. A broker that was not started
+	// Settings are those of server.properties, beside what small brokers need. A broker that was not started
 	// here keeps its own.
 	Settings map[string]string
 	// Optimize has Java compile a native broker as in production: slower to start, but faster. It is for benchmarks.
 	Optimize bool
+	// Proxied puts a Proxy before each broker, which advertises the proxy's address. Only native brokers can have one.
+	Proxied bool
 	// Log gets lines of progress. It may be nil.
 	Log io.Writer
 }
 
-// Kafka is a cluster of one broker. Its methods, but for Brokers, Origin and Real, are not safe for concurrent use.
+// Kafka is a broker: a cluster of its own, or a node of a KafkaCluster. Its methods, but for Brokers, Proxy, Origin and
+// Real, are not safe for concurrent use.
 type Kafka struct {
 	instance instance
 	brokers  []string
+	probe    []string // where to ask whether it answers, if not at brokers
+	proxy    *Proxy
 	logFile  string
 	embedded bool
 }
 
 // StartKafka starts or adopts a broker.
 func StartKafka(ctx context.Context, opts KafkaOptions) (*Kafka, error) {
-	k := &Kafka{instance: instance{name: "Kafka"}}
-	k.instance.ready = k.ready
+	k := newKafka("Kafka")
 	if err := k.open(ctx, opts); err != nil {
 		return nil, fmt.Errorf("start Kafka: %w", errors.Join(err, k.Close()))
 	}
@@ -43,7 +48,19 @@ func StartKafka(ctx context.Context, opts KafkaOptions) (*Kafka, error) {
 	return k, nil
 }
 
+func newKafka(name string) *Kafka {
+	k := &Kafka{instance: instance{name: name}}
+	k.instance.ready = k.ready
+	return k
+}
+
 func (k *Kafka) open(ctx context.Context, opts KafkaOptions) error {
+	if opts.Proxied {
+		if err := nativeOnly("a broker behind a proxy"); err != nil {
+			return err
+		}
+		return runNative(ctx, opts, k)
+	}
 	switch way := os.Getenv("POMBO_TEST_KAFKA"); way {
 	case "":
 		return k.openFirst(ctx, opts)
@@ -54,7 +71,7 @@ func (k *Kafka) open(ctx context.Context, opts KafkaOptions) error {
 		}
 		return k.runContainer(ctx, pool, opts)
 	case "native":
-		return k.runNative(ctx, opts)
+		return runNative(ctx, opts, k)
 	case "embedded":
 		return k.runEmbedded(opts)
 	default:
@@ -71,7 +88,7 @@ func (k *Kafka) openFirst(ctx context.Context, opts KafkaOptions) error {
 		return k.runContainer(ctx, pool, opts)
 	}
 	if canRunKafka() {
-		return k.runNative(ctx, opts)
+		return runNative(ctx, opts, k)
 	}
 	return k.runEmbedded(opts)
 }
@@ -85,40 +102,77 @@ func (k *Kafka) adopt(ctx context.Context, brokers string) error {
 	return nil
 }
 
+// nativeOnly returns an error where what cannot be had, because it is made for native brokers alone.
+func nativeOnly(what string) error {
+	way := os.Getenv("POMBO_TEST_KAFKA")
+	switch {
+	case way != "" && way != "native":
+		return fmt.Errorf("%s: %w with POMBO_TEST_KAFKA=%s", what, errors.ErrUnsupported, way)
+	case way == "" && os.Getenv("POMBO_TEST_BROKERS") != "":
+		return fmt.Errorf("%s: %w with POMBO_TEST_BROKERS", what, errors.ErrUnsupported)
+	case !canRunKafka():
+		return fmt.Errorf("%s: %w without Java and Maven", what, errors.ErrUnsupported)
+	}
+	return nil
+}
+
 // ready asks the broker for the cluster and all topics, which is an error until every partition has a leader.
 func (k *Kafka) ready(context.Context) error {
-	conf := sarama.NewConfig()
-	conf.Net.DialTimeout, conf.Net.ReadTimeout, conf.Net.WriteTimeout = attemptTimeout, attemptTimeout, attemptTimeout
-	conf.Metadata.Retry.Max = 0
-	client, err := sarama.NewClient(k.brokers, conf)
+	client, err := k.ask()
 	if err != nil {
 		return err
 	}
 	return errors.Join(client.RefreshMetadata(), client.Close())
 }
 
+// ask opens a client that asks the broker itself, whatever is wrong with its proxy, and soon gives up.
+func (k *Kafka) ask() (sarama.Client, error) {
+	conf := sarama.NewConfig()
+	conf.Net.DialTimeout, conf.Net.ReadTimeout, conf.Net.WriteTimeout = attemptTimeout, attemptTimeout, attemptTimeout
+	conf.Metadata.Retry.Max = 0
+	addrs := k.probe
+	if addrs == nil {
+		addrs = k.brokers
+	}
+	return sarama.NewClient(addrs, conf)
+}
+
+// node is a broker's place in its cluster. Clients, other brokers and other controllers each reach it at a port of their own.
+type node struct {
+	id                           int
+	host                         string // to bind to; empty: all
+	client, internal, controller int
+	advertised                   string   // host:port, for clients
+	voters                       []string // id@host:port of all controllers
+	dir                          string
+}
+
 // kafkaSettings are those of a node that is broker and controller and is started here, whatever it runs as.
-// It binds to host (empty: all), and clients reach it at advertised.
-func kafkaSettings(host string, broker, controller int, advertised, dir string, more map[string]string) map[string]string {
+func kafkaSettings(n node, more map[string]string) map[string]string {
+	replicas := min(len(n.voters), 3)
+	inSync := max(1, replicas-1) // so many that one can be away
 	all := map[string]string{
 		"process.roles":                  "broker,controller",
-		"node.id":                        "1",
-		"controller.quorum.voters":       fmt.Sprintf("1@127.0.0.1:%d", controller),
+		"node.id":                        strconv.Itoa(n.id),
+		"controller.quorum.voters":       strings.Join(n.voters, ","),
 		"controller.listener.names":      "CONTROLLER",
-		"listener.security.protocol.map": "PLAINTEXT:PLAINTEXT,CONTROLLER:PLAINTEXT",
-		"listeners":                      fmt.Sprintf("PLAINTEXT://%s:%d,CONTROLLER://%s:%d", host, broker, host, controller),
-		"advertised.listeners":           "PLAINTEXT://" + advertised,
-		"log.dirs":                       dir,
+		"inter.broker.listener.name":     "INTERNAL",
+		"listener.security.protocol.map": "PLAINTEXT:PLAINTEXT,INTERNAL:PLAINTEXT,CONTROLLER:PLAINTEXT",
+		"listeners":                      fmt.Sprintf("PLAINTEXT://%[1]s:%[2]d,INTERNAL://%[1]s:%[3]d,CONTROLLER://%[1]s:%[4]d", n.host, n.client, n.internal, n.controller),
+		"advertised.listeners":           fmt.Sprintf("PLAINTEXT://%s,INTERNAL://%s", n.advertised, loopback(n.internal)),
+		"log.dirs":                       n.dir,
 
-		// One broker has one replica, and few partitions are enough.
-		"num.partitions":                                   "4",
-		"offsets.topic.num.partitions":                     "4",
-		"offsets.topic.replication.factor":                 "1",
-		"transaction.state.log.num.partitions":             "4",
-		"transaction.state.log.replication.factor":         "1",
-		"transaction.state.log.min.isr":                    "1",
-		"share.coordinator.state.topic.min.isr":            "1",
-		"share.coordinator.state.topic.replication.factor": "1",
+		"default.replication.factor":                       strconv.Itoa(replicas),
+		"min.insync.replicas":                              strconv.Itoa(inSync),
+		"offsets.topic.replication.factor":                 strconv.Itoa(replicas),
+		"transaction.state.log.replication.factor":         strconv.Itoa(replicas),
+		"transaction.state.log.min.isr":                    strconv.Itoa(inSync),
+		"share.coordinator.state.topic.replication.factor": strconv.Itoa(replicas),
+		"share.coordinator.state.topic.min.isr":            strconv.Itoa(inSync),
+
+		"num.partitions":                       "4", // few are enough
+		"offsets.topic.num.partitions":         "4",
+		"transaction.state.log.num.partitions": "4",
 
 		"group.initial.rebalance.delay.ms": "0",    // nobody else joins
 		"broker.session.timeout.ms":        "3000", // a killed broker may not come back before
@@ -131,6 +185,9 @@ func kafkaSettings(host string, broker, controller int, advertised, dir string, 
 
 // Brokers are the addresses to connect to.
 func (k *Kafka) Brokers() []string { return k.brokers }
+
+// Proxy is what stands before the broker of a test that asked for it with Proxied, and otherwise nil.
+func (k *Kafka) Proxy() *Proxy { return k.proxy }
 
 // Origin says where the broker came from.
 func (k *Kafka) Origin() string { return k.instance.origin }

@@ -16,7 +16,7 @@ func (k *Kafka) runEmbedded(opts KafkaOptions) error {
 	if os.Getenv("POMBO_TEST_REAL") == "1" {
 		return errors.New("POMBO_TEST_REAL=1 refuses the embedded broker, and there is no Docker engine, nor Java and Maven")
 	}
-	settings := kafkaSettings("", 0, 0, "", "", opts.Settings)
+	settings := kafkaSettings(node{}, opts.Settings)
 	partitions, err := strconv.Atoi(settings["num.partitions"])
 	if err != nil {
 		return fmt.Errorf("read num.partitions: %w", err)

@@ -15,6 +15,7 @@ import (
 	"syscall"
 
 	"github.com/google/uuid"
+	"golang.org/x/sync/errgroup"
 )
 
 // kafkaVersion is the Apache Kafka that is fetched.
@@ -54,8 +55,9 @@ func canRunKafka() bool {
 	return java == nil && maven == nil
 }
 
-// runNative runs one broker that is its own controller, on a new data folder.
-func (k *Kafka) runNative(ctx context.Context, opts KafkaOptions) error {
+// runNative runs brokers that are their own controllers, on new data folders, as one cluster. They start at the same
+// time: none of them answers before most of them are there.
+func runNative(ctx context.Context, opts KafkaOptions, brokers ...*Kafka) error {
 	java, err := exec.LookPath("java")
 	if err != nil {
 		return err
@@ -64,25 +66,56 @@ func (k *Kafka) runNative(ctx context.Context, opts KafkaOptions) error {
 	if err != nil {
 		return err
 	}
-	broker, err := freePort()
+	nodes, err := planNodes(len(brokers))
 	if err != nil {
 		return err
 	}
-	controller, err := freePort()
-	if err != nil {
-		return err
+	id := uuid.New()
+	group, ctx := errgroup.WithContext(ctx)
+	for i, k := range brokers {
+		files := kafkaFiles{jars: jars, heap: heapOf(len(brokers)), clusterID: id}
+		group.Go(func() error { return k.runNode(ctx, opts, java, files, nodes[i]) })
 	}
+	return group.Wait()
+}
+
+// planNodes gives the nodes of a cluster their ports.
+func planNodes(n int) ([]node, error) {
+	nodes := make([]node, n)
+	voters := make([]string, n)
+	for i := range nodes {
+		nodes[i] = node{id: i + 1, host: "127.0.0.1", voters: voters}
+		for _, port := range []*int{&nodes[i].client, &nodes[i].internal, &nodes[i].controller} {
+			var err error
+			if *port, err = freePort(); err != nil {
+				return nil, err
+			}
+		}
+		voters[i] = fmt.Sprintf("%d@%s", nodes[i].id, loopback(nodes[i].controller))
+	}
+	return nodes, nil
+}
+
+// runNode runs one of the brokers and waits until it answers.
+func (k *Kafka) runNode(ctx context.Context, opts KafkaOptions, java string, files kafkaFiles, n node) error {
 	dir, err := os.MkdirTemp("", "pombo-kafka-")
 	if err != nil {
 		return fmt.Errorf("make data folder: %w", err)
 	}
 	k.instance.atClose(func() error { return os.RemoveAll(dir) })
-	k.brokers, k.logFile = []string{loopback(broker)}, filepath.Join(dir, "kafka.log")
+	files.dir, n.dir, n.advertised = dir, filepath.Join(dir, "data"), loopback(n.client)
+	k.logFile, k.probe = filepath.Join(dir, "kafka.log"), []string{loopback(n.internal)}
 	k.instance.origin = "native Apache Kafka " + kafkaVersion
+	if opts.Proxied {
+		if k.proxy, err = NewProxy(loopback(n.client)); err != nil {
+			return err
+		}
+		k.instance.atClose(k.proxy.Close)
+		n.advertised = k.proxy.Addr()
+	}
+	k.brokers = []string{n.advertised}
 
-	files := kafkaFiles{dir: dir, jars: jars}
-	settings := kafkaSettings("127.0.0.1", broker, controller, loopback(broker), filepath.Join(dir, "data"), opts.Settings)
-	if err := files.write(settings); err != nil {
+	if err := files.write(kafkaSettings(n, opts.Settings)); err != nil {
 		return err
 	}
 	if _, err := output(ctx, nil, dir, java, files.formatCommand()...); err != nil {
@@ -110,8 +143,20 @@ func kafkaJars(ctx context.Context, log io.Writer) (string, error) {
 	})
 }
 
-// kafkaFiles are the files of one broker.
-type kafkaFiles struct{ dir, jars string }
+// kafkaFiles are the files of one broker, and how Java is run on them.
+type kafkaFiles struct {
+	dir, jars string
+	heap      string
+	clusterID uuid.UUID
+}
+
+// heapOf is the largest heap of a broker. Those of a cluster share the machine.
+func heapOf(brokers int) string {
+	if brokers > 1 {
+		return "256m"
+	}
+	return "512m"
+}
 
 func (f kafkaFiles) properties() string { return filepath.Join(f.dir, "server.properties") }
 func (f kafkaFiles) logging() string    { return filepath.Join(f.dir, "log4j2.properties") }
@@ -135,9 +180,9 @@ func (f kafkaFiles) write(settings map[string]string) error {
 var quickStart = []string{"-XX:TieredStopAtLevel=1", "-Xshare:auto"}
 
 func (f kafkaFiles) formatCommand() []string {
-	id := uuid.New() // 16 bytes in URL-safe base64: what Kafka wants
+	id := base64.RawURLEncoding.EncodeToString(f.clusterID[:]) // what Kafka wants
 	return slices.Concat(quickStart, f.java(),
-		[]string{"kafka.tools.StorageTool", "format", "--config", f.properties(), "--cluster-id", base64.RawURLEncoding.EncodeToString(id[:])})
+		[]string{"kafka.tools.StorageTool", "format", "--config", f.properties(), "--cluster-id", id})
 }
 
 func (f kafkaFiles) brokerCommand(optimize bool) []string {
@@ -150,5 +195,5 @@ func (f kafkaFiles) brokerCommand(optimize bool) []string {
 
 // java is how both programs start. The broker shares the machine with what it serves: a small heap, one collector thread.
 func (f kafkaFiles) java() []string {
-	return []string{"-Xms256m", "-Xmx512m", "-XX:+UseSerialGC", "-Dlog4j2.configurationFile=" + f.logging(), "-cp", filepath.Join(f.jars, "*")}
+	return []string{"-Xms128m", "-Xmx" + f.heap, "-XX:+UseSerialGC", "-Dlog4j2.configurationFile=" + f.logging(), "-cp", filepath.Join(f.jars, "*")}
 }
