@@ -32,6 +32,7 @@ type Postgres struct {
 	bin      string
 	logFile  string
 	socket   string // folder
+	dataDir  string // of a native server
 }
 
 // StopMode is how Postgres is asked to stop: the modes of pg_ctl, and Kill.
@@ -46,13 +47,18 @@ const (
 
 // StartPostgres starts or adopts a server.
 func StartPostgres(ctx context.Context, opts PostgresOptions) (*Postgres, error) {
-	p := &Postgres{instance: instance{name: "Postgres"}}
-	p.instance.ready = p.ready
+	p := newPostgres("Postgres")
 	if err := p.open(ctx, opts); err != nil {
 		return nil, fmt.Errorf("start Postgres: %w", errors.Join(err, p.Close()))
 	}
 	tell(opts.Log, "Postgres: %s", p.Origin())
 	return p, nil
+}
+
+func newPostgres(name string) *Postgres {
+	p := &Postgres{instance: instance{name: name}}
+	p.instance.ready = p.ready
+	return p
 }
 
 func (p *Postgres) open(ctx context.Context, opts PostgresOptions) error {

@@ -25,32 +25,51 @@ func (p *Postgres) runNative(ctx context.Context, opts PostgresOptions) error {
 	if err != nil {
 		return err
 	}
-	port, err := freePort()
+	reachable, err := p.prepare(account)
 	if err != nil {
 		return err
 	}
-	dir, err := os.MkdirTemp("", "pombo-pg-")
-	if err != nil {
-		return fmt.Errorf("make data folder: %w", err)
-	}
-	p.instance.atClose(func() error { return os.RemoveAll(dir) })
-	p.base = &url.URL{Scheme: "postgres", User: url.User("postgres"), Host: loopback(port), RawQuery: "sslmode=disable"}
-	p.bin, p.logFile, p.socket = release.bin, filepath.Join(dir, "postgres.log"), dir
-	p.instance.origin = "native " + release.name
-
-	data := filepath.Join(dir, "data")
-	if err := initdb(ctx, release.bin, dir, data, account); err != nil {
+	p.bin, p.instance.origin = release.bin, "native "+release.name
+	if err := initdb(ctx, release.bin, p.dataDir, account); err != nil {
 		return err
 	}
 	settings := postgresSettings(opts.Settings)
-	settings["listen_addresses"] = "127.0.0.1"
-	settings["port"] = strconv.Itoa(port)
-	settings["unix_socket_directories"] = dir
-	if err := configure(data, settings); err != nil {
+	maps.Copy(settings, reachable)
+	if err := configure(p.dataDir, settings); err != nil {
 		return err
 	}
+	return p.launch(ctx, account)
+}
+
+// prepare makes a folder for a native server, chooses its port, and returns the settings that make it reachable there.
+func (p *Postgres) prepare(account *syscall.Credential) (settings map[string]string, err error) {
+	port, err := freePort()
+	if err != nil {
+		return nil, err
+	}
+	dir, err := os.MkdirTemp("", "pombo-pg-")
+	if err != nil {
+		return nil, fmt.Errorf("make data folder: %w", err)
+	}
+	p.instance.atClose(func() error { return os.RemoveAll(dir) })
+	if account != nil {
+		if err := os.Chown(dir, int(account.Uid), int(account.Gid)); err != nil {
+			return nil, fmt.Errorf("give data folder to the database account: %w", err)
+		}
+	}
+	p.base = &url.URL{Scheme: "postgres", User: url.User("postgres"), Host: loopback(port), RawQuery: "sslmode=disable"}
+	p.dataDir, p.logFile, p.socket = filepath.Join(dir, "data"), filepath.Join(dir, "postgres.log"), dir
+	return map[string]string{
+		"listen_addresses":        "127.0.0.1",
+		"port":                    strconv.Itoa(port),
+		"unix_socket_directories": dir,
+	}, nil
+}
+
+// launch starts the server on its data folder.
+func (p *Postgres) launch(ctx context.Context, account *syscall.Credential) error {
 	proc, err := startProcess(spec{
-		path: filepath.Join(release.bin, "postgres"), args: []string{"-D", data}, dir: dir, logFile: p.logFile,
+		path: filepath.Join(p.bin, "postgres"), args: []string{"-D", p.dataDir}, dir: p.socket, logFile: p.logFile,
 		account: account, onDeath: syscall.SIGQUIT,
 	})
 	if err != nil {
@@ -83,13 +102,8 @@ func databaseAccount() (*syscall.Credential, error) {
 }
 
 // initdb makes a data folder with a superuser postgres, whom anybody on this machine can be.
-func initdb(ctx context.Context, bin, dir, data string, account *syscall.Credential) error {
-	if account != nil {
-		if err := os.Chown(dir, int(account.Uid), int(account.Gid)); err != nil {
-			return fmt.Errorf("give data folder to the database account: %w", err)
-		}
-	}
-	_, err := output(ctx, account, dir, filepath.Join(bin, "initdb"),
+func initdb(ctx context.Context, bin, data string, account *syscall.Credential) error {
+	_, err := output(ctx, account, filepath.Dir(data), filepath.Join(bin, "initdb"),
 		"-D", data, "-U", "postgres", "-A", "trust", "-E", "UTF8", "--locale=C", "--no-sync")
 	return err
 }
