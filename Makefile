@@ -4,15 +4,16 @@ GOLANGCI_VERSION := v2.15.0
 VERSION          := $(shell git describe --tags --always --dirty 2>/dev/null || echo dev)
 LDFLAGS          := -s -w -X github.com/pombo-cdc/pombo/cli.Version=$(VERSION)
 FUZZTIME         ?= 1m
+DURATION         ?= 10m
 TESTFLAGS        ?=
 
 export CGO_ENABLED ?= 0
 
 .DEFAULT_GOAL := help
-.PHONY: help build demo test test-race lint fuzz bench clean
+.PHONY: help build demo test test-race test-faults chaos lint fuzz bench clean
 
 help: ## list the targets
-	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  %-10s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  %-11s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
 build: ## build bin/pombo
 	go build -trimpath -ldflags '$(LDFLAGS)' -o bin/pombo .
@@ -25,6 +26,12 @@ test: build ## run all tests; POMBO_TEST_REAL=1 refuses the embedded Kafka
 
 test-race: build ## run all tests with the race detector, the connector under test included
 	CGO_ENABLED=1 go test -race -timeout 30m $(TESTFLAGS) ./...
+
+test-faults: build ## run all tests of integration, the long ones under faults included
+	go test -tags faults -timeout 60m $(TESTFLAGS) ./integration/...
+
+chaos: build ## write for DURATION (10m) while everything fails at random; SEED=n repeats a run
+	go run ./integration/chaos -duration $(DURATION) $(if $(SEED),-seed $(SEED))
 
 lint: ## check the code with golangci-lint
 	go run github.com/golangci/golangci-lint/v2/cmd/golangci-lint@$(GOLANGCI_VERSION) run ./...
