@@ -186,6 +186,14 @@ func kafkaSettings(n node, more map[string]string) map[string]string {
 // Brokers are the addresses to connect to.
 func (k *Kafka) Brokers() []string { return k.brokers }
 
+// Direct are the addresses to connect to the broker past its proxy, for those who watch a test and take no part in it.
+func (k *Kafka) Direct() []string {
+	if k.proxy == nil {
+		return k.brokers
+	}
+	return k.probe
+}
+
 // Proxy is what stands before the broker of a test that asked for it with Proxied, and otherwise nil.
 func (k *Kafka) Proxy() *Proxy { return k.proxy }
 

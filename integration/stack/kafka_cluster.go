@@ -40,6 +40,14 @@ func (c *KafkaCluster) Brokers() (addrs []string) {
 	return addrs
 }
 
+// Direct are the addresses to connect to the brokers past their proxies.
+func (c *KafkaCluster) Direct() (addrs []string) {
+	for _, k := range c.nodes {
+		addrs = append(addrs, k.Direct()...)
+	}
+	return addrs
+}
+
 // AwaitInSync waits until every replica of every partition is in sync, so that another broker can go away. All brokers
 // have to run.
 func (c *KafkaCluster) AwaitInSync(ctx context.Context) error {

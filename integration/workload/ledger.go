@@ -6,6 +6,7 @@ import (
 	"context"
 	"crypto/sha256"
 	"fmt"
+	"slices"
 	"sync"
 	"time"
 )
@@ -75,7 +76,8 @@ type entry struct {
 type lane struct{ topic, key string }
 
 type progress struct {
-	seq       int64
+	seq       int64 // the highest that was received
+	last      int64 // of the last record
 	partition int32
 	moved     bool
 }
@@ -86,6 +88,7 @@ type Ledger struct {
 	events   map[string]*entry
 	lanes    map[lane]*progress
 	report   Report
+	written  int // events that are committed or in doubt
 	doubtful int // records of events in doubt
 	changed  chan struct{}
 	onFirst  func(Record, time.Duration)
@@ -107,6 +110,7 @@ func (l *Ledger) Intend(events ...Event) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	now := time.Now()
+	l.written += len(events)
 	for _, e := range events {
 		l.events[e.ID] = &entry{topic: e.Topic, key: e.Key, kind: e.Type, seq: e.Seq, sum: sha256.Sum256(e.Payload), at: now}
 	}
@@ -133,6 +137,7 @@ func (l *Ledger) Committed(events ...Event) {
 func (l *Ledger) RolledBack(events ...Event) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
+	l.written -= len(events)
 	for _, e := range events {
 		known := l.events[e.ID]
 		known.fate = rolledBack
@@ -163,6 +168,8 @@ func (l *Ledger) Observe(r Record) {
 		l.report.WrongBytes++
 	}
 	e.seen++
+	p := l.progress(e, r)
+	p.last = e.seq
 	if e.seen > 1 {
 		l.report.Duplicates++
 		return
@@ -170,19 +177,24 @@ func (l *Ledger) Observe(r Record) {
 	if e.fate == committed {
 		l.report.Lost--
 	}
-	l.order(e, r)
+	l.order(p, e, r)
 	if l.onFirst != nil {
 		l.onFirst(r, r.Received.Sub(e.at))
 	}
 }
 
-func (l *Ledger) order(e *entry, r Record) {
+// progress returns what is known of the place that a record has been received at.
+func (l *Ledger) progress(e *entry, r Record) *progress {
 	at := lane{r.Topic, string(r.Key)}
 	p := l.lanes[at]
 	if p == nil {
-		l.lanes[at] = &progress{seq: e.seq, partition: r.Partition}
-		return
+		p = &progress{seq: e.seq - 1, partition: r.Partition}
+		l.lanes[at] = p
 	}
+	return p
+}
+
+func (l *Ledger) order(p *progress, e *entry, r Record) {
 	if e.seq <= p.seq {
 		l.report.OutOfOrder++
 	}
@@ -191,6 +203,33 @@ func (l *Ledger) order(e *entry, r Record) {
 		p.moved = true
 		l.report.Moved++
 	}
+}
+
+// Written is the number of events that are committed or in doubt.
+func (l *Ledger) Written() int {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.written
+}
+
+// Stale names the keys, as topic/key, whose last record is not the last event that was committed: a consumer that keeps
+// the latest value would be left with an old one. It is only true once everything has arrived and nothing more is sent.
+func (l *Ledger) Stale() (keys []string) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	latest := make(map[lane]int64)
+	for _, e := range l.events {
+		if at := (lane{e.topic, e.key}); e.fate == committed {
+			latest[at] = max(latest[at], e.seq)
+		}
+	}
+	for at, seq := range latest {
+		if p := l.lanes[at]; p == nil || p.last != seq {
+			keys = append(keys, at.topic+"/"+at.key)
+		}
+	}
+	slices.Sort(keys)
+	return keys
 }
 
 // Report returns the outcome so far. Events whose fate is in doubt may be received or not: they count neither

@@ -6,9 +6,12 @@ import (
 	"fmt"
 	"math/rand/v2"
 	"strings"
+	"time"
 
+	"github.com/cenkalti/backoff/v5"
 	"github.com/google/uuid"
 	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgconn"
 )
 
 // Schema is what a Writer needs beside the outbox table: an aggregate with a sequence number, taken under a row lock, so
@@ -23,11 +26,21 @@ type Writer struct {
 	Topic      string // where events of that type have to arrive
 	Aggregates int    // how many there are to choose from
 	Rand       *rand.Rand
+
+	// Large is the length of the longest payload, in bytes; one in fifty is that long or less. 0 is no large ones.
+	Large int
+	// Connect gets another connection when Conn is lost. If it is nil, Run ends then.
+	Connect func(context.Context) (*pgx.Conn, error)
+
+	doubt []Event // of the transaction whose COMMIT was not answered
 }
+
+// takeSequence locks the row of an aggregate, also of one that another transaction is just adding.
+const takeSequence = `INSERT INTO aggregate AS a (id, seq) VALUES ($1, $2) ON CONFLICT (id) DO UPDATE SET seq = a.seq + $2 RETURNING seq`
 
 const insertEvent = `INSERT INTO outbox_event (id, aggregate_type, aggregate_id, event_type, payload, created_at) VALUES ($1, $2, $3, $4, $5, now())`
 
-// Transaction commits, or rolls back, the given number of events of one aggregate. An error leaves them in doubt.
+// Transaction commits, or rolls back, the given number of events of one aggregate. An error of COMMIT leaves them in doubt.
 func (w *Writer) Transaction(ctx context.Context, events int, commit bool) error {
 	tx, err := w.Conn.Begin(ctx)
 	if err != nil {
@@ -37,21 +50,13 @@ func (w *Writer) Transaction(ctx context.Context, events int, commit bool) error
 
 	key := fmt.Sprintf("%s-%d", w.Type, w.Rand.IntN(w.Aggregates))
 	var seq int64
-	const next = `INSERT INTO aggregate AS a (id, seq) VALUES ($1, $2) ON CONFLICT (id) DO UPDATE SET seq = a.seq + $2 RETURNING seq`
-	if err := tx.QueryRow(ctx, next, key, events).Scan(&seq); err != nil {
+	if err := tx.QueryRow(ctx, takeSequence, key, events).Scan(&seq); err != nil {
 		return fmt.Errorf("take sequence numbers: %w", err)
 	}
 	written := make([]Event, events)
 	batch := &pgx.Batch{}
 	for i := range written {
-		e := Event{
-			ID:    uuid.NewString(),
-			Topic: w.Topic,
-			Key:   key,
-			Seq:   seq - int64(events) + int64(i) + 1,
-			Type:  w.Type + "Changed",
-		}
-		e.Payload = fmt.Appendf(nil, `{"aggregate":%q,"seq":%d,"note":%q}`, key, e.Seq, strings.Repeat("é", w.Rand.IntN(100)))
+		e := w.event(key, seq-int64(events)+int64(i)+1)
 		written[i] = e
 		batch.Queue(insertEvent, e.ID, w.Type, e.Key, e.Type, string(e.Payload))
 	}
@@ -64,13 +69,30 @@ func (w *Writer) Transaction(ctx context.Context, events int, commit bool) error
 		return nil
 	}
 	if err := tx.Commit(ctx); err != nil {
+		w.doubt = written
 		return fmt.Errorf("commit: %w", err)
 	}
 	w.Ledger.Committed(written...)
 	return nil
 }
 
-// Run writes transactions of one to five events until ctx is done; one in ten is rolled back.
+func (w *Writer) event(key string, seq int64) Event {
+	note := w.Rand.IntN(100)
+	if w.Large > 0 && w.Rand.IntN(50) == 0 {
+		note = w.Rand.IntN(w.Large / len("é"))
+	}
+	return Event{
+		ID:      uuid.NewString(),
+		Topic:   w.Topic,
+		Key:     key,
+		Seq:     seq,
+		Type:    w.Type + "Changed",
+		Payload: fmt.Appendf(nil, `{"aggregate":%q,"seq":%d,"note":%q}`, key, seq, strings.Repeat("é", note)),
+	}
+}
+
+// Run writes transactions of one to five events until ctx is done; one in ten is rolled back. What is in doubt when it
+// returns without an error has been found out.
 func (w *Writer) Run(ctx context.Context, pace <-chan struct{}) error {
 	for {
 		select {
@@ -82,9 +104,73 @@ func (w *Writer) Run(ctx context.Context, pace <-chan struct{}) error {
 			}
 		}
 		// A transaction that has begun is finished, so that its fate is known.
-		err := w.Transaction(context.WithoutCancel(ctx), 1+w.Rand.IntN(5), w.Rand.IntN(10) > 0)
+		whole := context.WithoutCancel(ctx)
+		err := w.Transaction(whole, 1+w.Rand.IntN(5), w.Rand.IntN(10) > 0)
+		if w.Connect != nil && connectionLost(err) {
+			err = w.recover(whole, err)
+		}
 		if err != nil && !errors.Is(err, context.Canceled) {
 			return err
 		}
 	}
+}
+
+const (
+	reconnectInterval = 100 * time.Millisecond
+	// reconnectTimeout is how long a server may be away.
+	reconnectTimeout = 3 * time.Minute
+)
+
+// connectionLost reports whether a transaction failed because its server went away, which the server may have said: the
+// classes are connection exception and operator intervention.
+func connectionLost(err error) bool {
+	var pgErr *pgconn.PgError
+	if errors.As(err, &pgErr) {
+		return strings.HasPrefix(pgErr.Code, "08") || strings.HasPrefix(pgErr.Code, "57")
+	}
+	return err != nil
+}
+
+// recover goes on after an error with another connection, as soon as there is one, and finds out what is in doubt.
+func (w *Writer) recover(ctx context.Context, cause error) error {
+	_, err := backoff.Retry(ctx, func() (struct{}, error) {
+		_ = w.Conn.Close(ctx)
+		conn, err := w.Connect(ctx)
+		if err != nil {
+			return struct{}{}, err
+		}
+		w.Conn = conn
+		return struct{}{}, w.settle(ctx)
+	}, backoff.WithBackOff(backoff.NewConstantBackOff(reconnectInterval)), backoff.WithMaxElapsedTime(reconnectTimeout))
+	if err != nil {
+		return fmt.Errorf("go on after %w: %w", cause, err)
+	}
+	return nil
+}
+
+// settle asks whether the events in doubt are there. Should the server still be at work on their transaction, that has
+// the lock on their aggregate, which is waited for first.
+func (w *Writer) settle(ctx context.Context) error {
+	if len(w.doubt) == 0 {
+		return nil
+	}
+	tx, err := w.Conn.Begin(ctx)
+	if err != nil {
+		return err
+	}
+	defer func() { _ = tx.Rollback(ctx) }()
+	if _, err := tx.Exec(ctx, takeSequence, w.doubt[0].Key, 0); err != nil {
+		return err
+	}
+	var there bool
+	if err := tx.QueryRow(ctx, `SELECT EXISTS (SELECT FROM outbox_event WHERE id = $1)`, w.doubt[0].ID).Scan(&there); err != nil {
+		return err
+	}
+	if there {
+		w.Ledger.Committed(w.doubt...)
+	} else {
+		w.Ledger.RolledBack(w.doubt...)
+	}
+	w.doubt = nil
+	return nil
 }
