@@ -74,7 +74,8 @@ func (i *instance) started(p *os.Process) {
 	i.process, i.killed = p, false
 	i.starts++
 	select {
-	case <-i.stopping: // it was told when there was no process
+	case <-i.stopping: // it was told when there was no process; this one may not listen yet
+		i.killed = true
 		_ = p.Signal(syscall.SIGTERM)
 	default:
 	}
@@ -84,20 +85,11 @@ func (i *instance) started(p *os.Process) {
 func (i *instance) ended(err error) bool {
 	i.mu.Lock()
 	defer i.mu.Unlock()
-	i.process = nil
-	i.lose()
+	i.process, i.streaming = nil, time.Time{}
 	if err != nil && !i.killed {
 		i.err = fmt.Errorf("%s ended by itself: %w", i.name, err)
 	}
 	return i.err == nil
-}
-
-// lose notes that the instance has no session any more.
-func (i *instance) lose() {
-	if !i.streaming.IsZero() {
-		i.sessions.ended()
-	}
-	i.streaming = time.Time{}
 }
 
 func (i *instance) signal(s syscall.Signal) {
@@ -164,10 +156,10 @@ func (i *instance) read(line []byte) {
 		if err != nil {
 			i.err = errors.Join(i.err, fmt.Errorf("read log of %s: %w", i.name, err))
 		}
-		i.sessions.began(lsn)
+		i.sessions.began(i.name, lsn)
 		i.streaming = time.Now()
 	case "session ended":
-		i.lose()
+		i.streaming = time.Time{}
 	}
 }
 

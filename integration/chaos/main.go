@@ -28,7 +28,7 @@ func main() {
 	cancel()
 	if err != nil {
 		fmt.Fprintln(os.Stderr, "chaos:", err)
-		os.Exit(1) //nolint:forbidigo // this is a main.go too
+		os.Exit(1)
 	}
 }
 

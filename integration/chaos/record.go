@@ -27,10 +27,9 @@ type record struct {
 	Faults []inflicted    `json:"faults"`
 	Counts map[string]int `json:"counts"` // of faults by kind
 
-	PomboStarts   int `json:"pombo_starts"`
-	SessionsBegun int `json:"sessions_begun"`
-	SessionsEnded int `json:"sessions_ended"`
-	PeakMemory    int `json:"peak_memory_bytes"` // of the larger of both instances
+	PomboStarts int       `json:"pombo_starts"`
+	PeakMemory  int       `json:"peak_memory_bytes"` // of the larger of both instances
+	Sessions    []session `json:"sessions"`
 
 	Report     workload.Report `json:"report"`
 	Stale      []string        `json:"stale"` // keys whose last record is not their last event
@@ -44,10 +43,10 @@ type record struct {
 
 // inflicted is a fault that happened.
 type inflicted struct {
-	At      float64 `json:"at"`      // seconds since the begin
-	Seconds float64 `json:"seconds"` // until it was over, with what it took to recover
-	Kind    string  `json:"kind"`
-	Where   string  `json:"where"`
+	At      time.Time `json:"at"`
+	Seconds float64   `json:"seconds"` // until it was over, with what it took to recover
+	Kind    string    `json:"kind"`
+	Where   string    `json:"where,omitempty"`
 }
 
 func newRecord(seed uint64, duration time.Duration, s *stage) *record {
@@ -64,11 +63,12 @@ func (r *record) inflicted(a *act, began time.Time) {
 	defer r.mu.Unlock()
 	r.Counts[a.kind.name]++
 	r.Faults = append(r.Faults, inflicted{
-		At: seconds(began.Sub(r.began)), Seconds: seconds(time.Since(began)), Kind: a.kind.name, Where: a.where,
+		At: stamp(began), Seconds: float64(time.Since(began).Milliseconds()) / 1000, Kind: a.kind.name, Where: a.where,
 	})
 }
 
-func seconds(d time.Duration) float64 { return d.Round(time.Millisecond).Seconds() }
+// stamp is a time as the logs of pombo have it.
+func stamp(t time.Time) time.Time { return t.UTC().Truncate(time.Millisecond) }
 
 // faults is the number of faults so far.
 func (r *record) faults() int {
@@ -80,7 +80,10 @@ func (r *record) faults() int {
 // finish completes the record and prints it.
 func (r *record) finish(s *stage, played error) error {
 	r.Report, r.Stale = s.ledger.Report(), s.ledger.Stale()
-	r.SessionsBegun, r.SessionsEnded, r.Repeatable = s.sessions.counts()
+	r.Sessions = s.sessions.begun()
+	for _, each := range r.Sessions {
+		r.Repeatable += each.Unconfirmed
+	}
 	for _, i := range s.instances {
 		r.PomboStarts += i.starts
 		r.PeakMemory = max(r.PeakMemory, int(i.peak))
@@ -118,7 +121,7 @@ func (r *record) printTable() {
 		{"records received", r.Report.Records},
 		{"faults", len(r.Faults)},
 		{"starts of pombo", r.PomboStarts},
-		{"sessions", r.SessionsBegun},
+		{"sessions", len(r.Sessions)},
 		{"peak memory of pombo", fmt.Sprintf("%.1f MiB", float64(r.PeakMemory)/(1<<20))},
 	})
 	t.AppendSeparator()
@@ -169,7 +172,6 @@ func (s *stage) showProgress(ctx context.Context, rec *record) (stop func()) {
 
 func (s *stage) progress(rec *record) string {
 	r := s.ledger.Report()
-	begun, _, _ := s.sessions.counts()
 	return fmt.Sprintf("%5.0f s   faults %3d   sessions %3d   committed %6d   on their way %5d   duplicates %5d   out of order %d   phantoms %d",
-		time.Since(rec.began).Seconds(), rec.faults(), begun, r.Committed, r.Lost, r.Duplicates, r.OutOfOrder, r.Phantom)
+		time.Since(rec.began).Seconds(), rec.faults(), len(s.sessions.begun()), r.Committed, r.Lost, r.Duplicates, r.OutOfOrder, r.Phantom)
 }

@@ -2,6 +2,7 @@ package main
 
 import (
 	"context"
+	"slices"
 	"sync"
 	"time"
 
@@ -19,14 +20,23 @@ import (
 // sessions is one on the duplicates of the run, as nothing is sent twice within a session. Whether an event that is not
 // confirmed had been sent is not known here: the longer the backlog that an outage leaves, the looser the bound. It does
 // not excuse what must never be: sending a confirmed event again, or one twice without a new session.
+//
+// What is confirmed is what the slot says. Postgres does not write it to disk at once, so a crash, and up to version 16
+// any restart, takes the slot back to an older position.
 type sessions struct {
 	ledger *workload.Ledger
 
-	mu         sync.Mutex
-	samples    []sample
-	begun      int
-	lost       int
-	repeatable int
+	mu      sync.Mutex
+	samples []sample
+	all     []session
+}
+
+// session is how one of them began.
+type session struct {
+	At          time.Time `json:"at"`
+	Instance    string    `json:"instance"`
+	Confirmed   string    `json:"confirmed"`   // position
+	Unconfirmed int       `json:"unconfirmed"` // events, at most
 }
 
 // sample says that so many events are committed before a position.
@@ -38,31 +48,24 @@ type sample struct {
 const sampleInterval = 200 * time.Millisecond
 
 // began notes the begin of a session.
-func (s *sessions) began(confirmed pglogrepl.LSN) {
+func (s *sessions) began(instance string, confirmed pglogrepl.LSN) {
 	written := s.ledger.Written()
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.begun++
 	settled := 0
 	for _, each := range s.samples {
 		if each.lsn <= confirmed {
 			settled = max(settled, each.committed)
 		}
 	}
-	s.repeatable += written - settled
+	s.all = append(s.all, session{stamp(time.Now()), instance, confirmed.String(), written - settled})
 }
 
-// ended notes that an instance has lost its session.
-func (s *sessions) ended() {
+// begun are the sessions so far.
+func (s *sessions) begun() []session {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.lost++
-}
-
-func (s *sessions) counts() (begun, lost, repeatable int) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	return s.begun, s.lost, s.repeatable
+	return slices.Clone(s.all)
 }
 
 // sample looks at how the log grows until ctx ends. While Postgres is away there is nothing to see.

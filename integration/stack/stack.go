@@ -8,6 +8,8 @@
 //     artefacts, where there are Java and Maven. What is fetched is kept in a cache folder;
 //  4. for Kafka only, a broker inside this process that is not Apache Kafka. POMBO_TEST_REAL=1 refuses it.
 //
+// A KafkaCluster, a broker behind a Proxy and a standby of Postgres are only to be had in the third way.
+//
 // POMBO_TEST_POSTGRES_VERSION is the major version to take of Postgres, instead of the newest that is installed.
 // POMBO_TEST_KAFKA forces the way to a broker: docker, native or embedded.
 //
