@@ -28,8 +28,8 @@ const (
 // Proxy passes TCP connections on to a server, over a network that tests make bad while traffic flows. What a fault
 // holds up is never dropped from a connection that lives: it arrives, in order, when the fault is over, as with TCP.
 //
-// Shopify/toxiproxy cannot stand in for it: its black hole throws bytes away, its reset does not reach connections that
-// are open already, and to end a fault under traffic may block for ever (issues 121, 465 and 558 there).
+// Shopify/toxiproxy 2.12 cannot stand in for it: its black hole throws bytes away (pull request 168 there), its reset
+// makes no RST of a connection that was open before, and to end a fault under traffic may block for ever (issue 558).
 //
 // It is safe for concurrent use.
 type Proxy struct {
