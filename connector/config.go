@@ -29,4 +29,5 @@ type Config struct {
 	Log    zerolog.Logger
 
 	watch time.Duration // 0: watchInterval
+	term  time.Duration // 0: sessionTerm
 }

@@ -43,6 +43,8 @@ func Run(ctx context.Context, cfg Config) error {
 			return nil
 		case permanent(err), first && refused(err):
 			return err
+		case errors.Is(err, errTerm):
+			continue
 		}
 		if time.Since(started) > steady {
 			delays.Reset()

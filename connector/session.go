@@ -1,8 +1,10 @@
 package connector
 
 import (
+	"cmp"
 	"context"
 	"errors"
+	"time"
 
 	"golang.org/x/sync/errgroup"
 
@@ -14,6 +16,12 @@ import (
 
 // errGrace ends what is still under way when the grace period after a stop is over.
 var errGrace = errors.New("the time to stop is over")
+
+// sessionTerm is how long a session lasts before the next takes its place. Kafka forgets the transactional id of one that is older
+// than transactional.id.expiration.ms, 7 days by default, and could not fence it off any more.
+const sessionTerm = 24 * time.Hour
+
+var errTerm = errors.New("the session has come of age")
 
 // session is one life of the connector: from having the slot to losing either side, or to a stop.
 type session struct {
@@ -53,6 +61,7 @@ func (s *session) run(stop context.Context) error {
 	defer cancel(nil)
 	drain, stopFor := context.WithCancelCause(stop)
 	defer stopFor(nil)
+	defer time.AfterFunc(cmp.Or(s.cfg.term, sessionTerm), func() { stopFor(errTerm) }).Stop()
 	defer context.AfterFunc(drain, func() {
 		log.Info().Stringer("grace", s.cfg.Grace).Msg("stopping: what is under way is published and confirmed first")
 		if sleep(ctx, s.cfg.Grace) {

@@ -210,6 +210,21 @@ func (f *fixture) awaitReport() {
 	require.Eventually(f.t, func() bool { return last().After(before) }, awaitLimit, 10*time.Millisecond)
 }
 
+// Kafka forgets a transactional id after some days, and with it whom to fence off.
+func TestASessionMakesWayForTheNextInTime(t *testing.T) {
+	f := newFixture(t)
+	f.cfg.term = 50 * time.Millisecond
+	f.start()
+	for range 5 {
+		f.awaitLog("everything received is published and confirmed")
+		end := f.insert()
+		require.Eventually(t, func() bool { return f.confirmed() >= end }, awaitLimit, 10*time.Millisecond)
+	}
+	f.stop()
+	require.NoError(t, await(t, f.stopped, "the end of Run"))
+	require.NotContains(t, f.log.rest(), "session ended", "that is no failure")
+}
+
 func TestAnOperatorIsCalledAtOnce(t *testing.T) {
 	f := newFixture(t)
 	_, err := f.db.Exec(t.Context(), `SELECT pg_drop_replication_slot($1)`, f.cfg.Source.Slot)

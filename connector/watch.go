@@ -1,6 +1,7 @@
 package connector
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -45,10 +46,7 @@ func newWatch(s *session) *watch {
 
 // run checks until ctx is done, and returns nil then. An error is a reason to end the session.
 func (w *watch) run(ctx context.Context) error {
-	interval := w.session.cfg.watch
-	if interval == 0 {
-		interval = watchInterval
-	}
+	interval := cmp.Or(w.session.cfg.watch, watchInterval)
 	w.warn(w.session.held.warnings)
 	for sleep(ctx, interval) {
 		err := w.check(ctx)
