@@ -26,10 +26,11 @@ import (
 
 // Kafka publishes events to topics. Use it for one session: Open, Run, Close.
 type Kafka struct {
-	cfg    Config
-	router *router.Router
-	pool   *decoder.Pool
-	log    zerolog.Logger
+	cfg       Config
+	router    *router.Router
+	pool      *decoder.Pool
+	log       zerolog.Logger
+	poisonLog zerolog.Logger // bounded, as there may be many
 
 	client   sarama.Client
 	end      context.CancelFunc // closes the connections
@@ -69,17 +70,18 @@ func Open(ctx context.Context, cfg Config, r *router.Router, pool *decoder.Pool,
 		return nil, err
 	}
 	k := &Kafka{
-		cfg:     cfg,
-		router:  r,
-		pool:    pool,
-		log:     log,
-		client:  client,
-		end:     end,
-		tracker: checkpoint.NewTracker(flushed),
-		topics:  make(map[string]*topic),
-		brokers: make(map[*sarama.Broker]*broker),
-		lookup:  newLookups(),
-		posts:   make(chan func() error, postCapacity),
+		cfg:       cfg,
+		router:    r,
+		pool:      pool,
+		log:       log,
+		poisonLog: log.Sample(&zerolog.BurstSampler{Burst: 10, Period: time.Minute}),
+		client:    client,
+		end:       end,
+		tracker:   checkpoint.NewTracker(flushed),
+		topics:    make(map[string]*topic),
+		brokers:   make(map[*sarama.Broker]*broker),
+		lookup:    newLookups(),
+		posts:     make(chan func() error, postCapacity),
 	}
 	k.build.router = r
 	k.build.codec = cfg.Compression
