@@ -42,7 +42,7 @@ func TestNullAndEmptyStayDifferent(t *testing.T) {
 
 func content(r workload.Record) workload.Record { return workload.Record{Key: r.Key, Value: r.Value} }
 
-// D15, G05: an event that no topic can take stops the connector, names itself, and nothing passes it.
+// D15, G05: with halt an event that no topic can take stops the connector, names itself, and nothing passes it.
 func TestAnEventWithoutATopicStopsTheConnectorAndHoldsTheSlot(t *testing.T) {
 	for _, aggregateType := range []any{nil, "", "order/created", "заказ", "Order Placed", "__consumer_offsets"} {
 		o := newLooseOutbox(t, looseTable)
@@ -52,12 +52,12 @@ func TestAnEventWithoutATopicStopsTheConnectorAndHoldsTheSlot(t *testing.T) {
 		poison := o.insertRow(aggregateType, "k", "t", "poison")
 		end := o.walEnd()
 		o.insertRow(o.name, "k", "t", "after")
-		p := o.run()
+		p := o.run("--on-poison", "halt")
 		require.Equal(t, 3, p.wait())
 		require.Contains(t, p.out.String(), poison)
 		require.EqualValues(t, 1, o.records(o.name), "what was committed before it is published, what comes after is not")
 		require.Less(t, o.confirmed(), end)
-		require.Equal(t, 3, o.run().wait())
+		require.Equal(t, 3, o.run("--on-poison", "halt").wait())
 		require.EqualValues(t, 1, o.records(o.name), "nothing is sent again at every start")
 	}
 }
