@@ -12,9 +12,11 @@ import (
 
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgconn"
+	"github.com/jackc/pgx/v5/stdlib"
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
+	"github.com/pombo-cdc/pombo/migrations"
 	"github.com/pombo-cdc/pombo/replication"
 	"github.com/pombo-cdc/pombo/sink"
 )
@@ -153,6 +155,9 @@ func TestSettingsOfTheRoleDoNotMatter(t *testing.T) {
 			}
 		})
 		require.Equal(t, []bool{kept}, parked, "it saw what was there when it got the lock")
+		if kept {
+			require.Equal(t, []string{"1", "größe"}, db.ids())
+		}
 	}
 }
 
@@ -257,6 +262,23 @@ func TestTheMissingGrantIsNamed(t *testing.T) {
 
 	db.exec(`DROP SCHEMA pombo CASCADE`)
 	require.ErrorContains(t, CheckParking(t.Context(), conn), "run `pombo setup`")
+}
+
+// A schema that setup made before there was the table gets it from the next setup.
+func TestAnOlderSchemaGetsTheTable(t *testing.T) {
+	db := newDatabase(t)
+	db.exec(`DROP TABLE pombo.parked_event`, `DELETE FROM pombo.migration WHERE version_id > 1`)
+	require.ErrorContains(t, CheckParking(t.Context(), db.Conn), "run `pombo setup`")
+	steps := stdlib.OpenDB(*db.Config())
+	defer func() { _ = steps.Close() }()
+	state, err := migrations.NewState(steps)
+	require.NoError(t, err)
+	pending, err := state.Pending(t.Context())
+	require.NoError(t, err)
+	require.Contains(t, pending, "CREATE TABLE pombo.parked_event")
+	require.NotContains(t, pending, "CREATE TABLE pombo.slot")
+	require.NoError(t, state.Up(t.Context()))
+	require.NoError(t, CheckParking(t.Context(), db.Conn))
 }
 
 func TestParkingIsTriedAgain(t *testing.T) {
