@@ -116,7 +116,7 @@ Usage: {{.HelpName}} [FLAGS]
 {{if .VisibleFlagCategories}}
 A flag beats the environment variable in brackets, and that beats the key of the flag's name in the --config file.
 {{range .VisibleFlagCategories}}
-{{.Name}}:{{range .Flags}}
+{{or .Name "Help"}}:{{range .Flags}}
   {{.}}{{end}}
 {{end}}{{end}}`
 

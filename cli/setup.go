@@ -13,7 +13,7 @@ func (a *app) setup() *urfave.Command {
 	flags := append([]urfave.Flag{
 		postgresFlag(), slotFlag(), publicationFlag(), createTableFlag(), configFlag(),
 		toggle(inGeneral, "dry-run", "print the SQL that would be run, and change nothing"),
-		toggle(inPostgres, "accept-gap", "create a new slot in place of one that is gone, without the events that it had not passed on"),
+		toggle(inPostgres, "accept-gap", "create a new slot in place of one that is gone, or take one that was moved as it is, without the events in between"),
 	}, tableFlags()...)
 	return a.command("setup", "creates what is missing in Postgres, in the right order", flags, func(ctx context.Context, s *settings) error {
 		layout, _ := s.layout()

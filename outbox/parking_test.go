@@ -267,7 +267,7 @@ func TestTheMissingGrantIsNamed(t *testing.T) {
 // A schema that setup made before there was the table gets it from the next setup.
 func TestAnOlderSchemaGetsTheTable(t *testing.T) {
 	db := newDatabase(t)
-	db.exec(`DROP TABLE pombo.parked_event`, `DELETE FROM pombo.migration WHERE version_id > 1`)
+	db.exec(`DROP TABLE pombo.parked_event`, `ALTER TABLE pombo.slot DROP COLUMN session`, `DELETE FROM pombo.migration WHERE version_id > 1`)
 	require.ErrorContains(t, CheckParking(t.Context(), db.Conn), "run `pombo setup`")
 	steps := stdlib.OpenDB(*db.Config())
 	defer func() { _ = steps.Close() }()
