@@ -30,8 +30,9 @@ test-race: build ## run all tests with the race detector, the connector under te
 test-faults: build ## run all tests of integration, the long ones under faults included
 	go test -tags faults -timeout 60m $(TESTFLAGS) ./integration/...
 
-chaos: build ## write for DURATION (10m) while everything fails at random; SEED=n repeats a run
-	go run ./integration/chaos -duration $(DURATION) $(if $(SEED),-seed $(SEED))
+chaos: ## write for DURATION (10m) while everything fails at random; SEED=n repeats a run; the record goes to stdout
+	@$(MAKE) --no-print-directory build >&2
+	@go run ./integration/chaos -duration $(DURATION) $(if $(SEED),-seed $(SEED))
 
 lint: ## check the code with golangci-lint
 	go run github.com/golangci/golangci-lint/v2/cmd/golangci-lint@$(GOLANGCI_VERSION) run ./...
