@@ -170,22 +170,7 @@ func (o *outbox) load(writers, perSecond int) (stop func()) {
 	ctx, cancel := context.WithCancel(o.ctx)
 	pace := make(chan struct{})
 	var group sync.WaitGroup
-	group.Go(func() {
-		tick := time.NewTicker(time.Second / time.Duration(perSecond))
-		defer tick.Stop()
-		for {
-			select {
-			case <-tick.C:
-			case <-ctx.Done():
-				return
-			}
-			select {
-			case pace <- struct{}{}:
-			case <-ctx.Done():
-				return
-			}
-		}
-	})
+	group.Go(func() { workload.KeepPace(ctx, pace, perSecond) })
 	for i := range writers {
 		w := workload.Writer{
 			Conn: o.connect(), Ledger: o.ledger, Type: "Order", Topic: o.topic("Order"),

@@ -70,7 +70,7 @@ func (s *stage) trouble(ctx context.Context, rec *record, rate int) error {
 	}
 	pace := make(chan struct{})
 	group.Go(func() error {
-		keepPace(over, pace, rate)
+		workload.KeepPace(over, pace, rate)
 		return nil
 	})
 	for number := range writers {
@@ -96,23 +96,6 @@ func (s *stage) perform(ctx, over context.Context, rec *record, faults []fault) 
 		}
 	}
 	return nil
-}
-
-func keepPace(ctx context.Context, pace chan<- struct{}, perSecond int) {
-	tick := time.NewTicker(time.Second / time.Duration(perSecond))
-	defer tick.Stop()
-	for {
-		select {
-		case <-tick.C:
-		case <-ctx.Done():
-			return
-		}
-		select {
-		case pace <- struct{}{}:
-		case <-ctx.Done():
-			return
-		}
-	}
 }
 
 // write is one writer, for as long as the trouble lasts.

@@ -174,3 +174,21 @@ func (w *Writer) settle(ctx context.Context) error {
 	w.doubt = nil
 	return nil
 }
+
+// KeepPace paces Writers that share it until ctx is done. What they cannot keep up with is not made up for.
+func KeepPace(ctx context.Context, pace chan<- struct{}, perSecond int) {
+	tick := time.NewTicker(time.Second / time.Duration(perSecond))
+	defer tick.Stop()
+	for {
+		select {
+		case <-tick.C:
+		case <-ctx.Done():
+			return
+		}
+		select {
+		case pace <- struct{}{}:
+		case <-ctx.Done():
+			return
+		}
+	}
+}
