@@ -13,16 +13,16 @@ import (
 // recordTimeout is how long a session may be held up, at its start and at its end, by the record of it.
 const recordTimeout = time.Second
 
-// beginRecord returns nil where the record cannot be written: that is no reason not to stream.
-func beginRecord(ctx context.Context, cfg Config, control *pgx.Conn, stream *replication.Stream) *replication.Record {
+// beginRecord returns the record and what it says. That it cannot be written is no reason not to stream; the watch tries again.
+func beginRecord(ctx context.Context, cfg Config, control *pgx.Conn, stream *replication.Stream) (*replication.Record, pglogrepl.LSN) {
 	ctx, cancel := context.WithTimeout(ctx, recordTimeout)
 	defer cancel()
 	record, err := replication.NewRecord(ctx, control, cfg.Source, stream.Confirmed())
 	if err != nil {
-		cfg.Log.Warn().Err(err).Msg("the session is not recorded, and the next start cannot tell for certain whether the slot was moved")
-		return nil
+		cfg.Log.Warn().Err(err).Msg("the session is not recorded yet, and without that the next start may take the slot for one that was moved")
+		return record, 0
 	}
-	return record
+	return record, stream.Confirmed()
 }
 
 // ending is the end of a session that is to be recorded: now, or by the next session if Postgres is away now.

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"time"
 
+	"github.com/jackc/pglogrepl"
 	"github.com/jackc/pgx/v5"
 
 	"github.com/pombo-cdc/pombo/outbox"
@@ -28,6 +29,7 @@ const (
 type heldSlot struct {
 	stream   *replication.Stream
 	record   *replication.Record // nil: the role may not keep one
+	recorded pglogrepl.LSN       // 0: the record is not written yet
 	parking  sink.Parking        // nil: the role may not park
 	warnings []string
 }
@@ -93,12 +95,12 @@ func tryOpen(ctx context.Context, cfg Config, control *pgx.Conn) (*heldSlot, rep
 		return nil, health.Slot, err
 	}
 	held := &heldSlot{stream: stream, warnings: health.Warnings}
-	if health.MayRecord {
-		held.record = beginRecord(ctx, cfg, control, stream)
-	}
 	held.parking, err = parking(ctx, cfg, control)
 	if err != nil {
 		return nil, health.Slot, errors.Join(err, stream.Close())
+	}
+	if health.MayRecord { // last, because control does not survive that it takes too long
+		held.record, held.recorded = beginRecord(ctx, cfg, control, stream)
 	}
 	return held, health.Slot, nil
 }

@@ -40,7 +40,7 @@ func newWatch(s *session) *watch {
 	return &watch{
 		session:  s,
 		log:      s.cfg.Log.Sample(&zerolog.BurstSampler{Burst: 1, Period: time.Minute}),
-		recorded: s.held.stream.Confirmed(),
+		recorded: s.held.recorded,
 	}
 }
 

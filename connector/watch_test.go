@@ -269,3 +269,39 @@ func TestTheRecordFollowsTheSlotWhereThereIsTraffic(t *testing.T) {
 	f.awaitMore(checks, 3)
 	require.Equal(t, before, recorded(), "from there on it takes as much again")
 }
+
+// A record that cannot be written at the start of a session is made up for. Otherwise the next start would take what the session
+// has confirmed for the work of somebody else.
+func TestARecordThatCannotBeWrittenAtTheStartIsWrittenLater(t *testing.T) {
+	for name, watched := range map[string]bool{"by the watch": true, "at the end": false} {
+		t.Run(name, func(t *testing.T) {
+			f := newFixture(t)
+			if watched {
+				f.cfg.watch = 20 * time.Millisecond
+			}
+			lock, err := f.db.Begin(t.Context())
+			require.NoError(t, err)
+			_, err = lock.Exec(t.Context(), `SELECT FROM pombo.slot FOR UPDATE`)
+			require.NoError(t, err)
+			f.start()
+			f.awaitLog("not recorded yet")
+			f.awaitLog("streaming")
+			require.NoError(t, lock.Rollback(t.Context()))
+			if watched {
+				session := func() (open bool) {
+					require.NoError(t, f.db.QueryRow(t.Context(), `SELECT session IS NOT NULL FROM pombo.slot`).Scan(&open))
+					return open
+				}
+				require.Eventually(t, session, awaitLimit, 10*time.Millisecond)
+			}
+			end := f.insert()
+			require.Eventually(t, func() bool { return f.confirmed() >= end }, awaitLimit, 10*time.Millisecond)
+			f.stop()
+			require.NoError(t, await(t, f.stopped, "the end of Run"))
+			f.start()
+			f.awaitLog("streaming")
+			f.stop()
+			require.NoError(t, await(t, f.stopped, "the end of the next Run"))
+		})
+	}
+}
