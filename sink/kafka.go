@@ -10,6 +10,7 @@
 package sink
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -41,6 +42,8 @@ type Kafka struct {
 	topics  map[string]*topic
 	brokers map[*sarama.Broker]*broker
 	lookup  *lookups
+	lines   lines
+	rested  *time.Timer // fires when a broker may be sent to again
 	posts   chan func() error
 
 	queued int          // events that are not settled
@@ -79,6 +82,8 @@ func Open(ctx context.Context, cfg Config, r *router.Router, pool *decoder.Pool,
 		topics:  make(map[string]*topic),
 		brokers: make(map[*sarama.Broker]*broker),
 		lookup:  newLookups(),
+		lines:   make(lines),
+		rested:  newTimer(),
 		posts:   make(chan func() error, postCapacity),
 	}
 	k.build.router = r
@@ -144,6 +149,8 @@ func (k *Kafka) step(ctx context.Context, filled *<-chan *decoder.Batch, halt <-
 	case post := <-k.posts:
 		return post()
 	case <-k.lookup.due():
+		return nil
+	case <-k.rested.C:
 		return nil
 	case <-halt:
 		return k.poison
@@ -218,12 +225,20 @@ func (k *Kafka) ready(p *partition) {
 // partitions share those requests evenly: with few partitions each has a request of its own and
 // waits for nobody, with hundreds a request carries many.
 func (k *Kafka) send() {
+	var pause time.Duration
 	for _, br := range k.brokers {
+		if left := br.rest(); left > 0 {
+			pause = min(cmp.Or(pause, left), left)
+			continue
+		}
 		for len(br.ready) > 0 && br.open < maxOpenRequests {
 			slots := maxOpenRequests - br.open
 			share := (len(br.ready) + slots - 1) / slots
 			k.produce(br, share)
 		}
+	}
+	if pause > 0 {
+		k.rested.Reset(pause)
 	}
 }
 
