@@ -11,6 +11,7 @@ import (
 
 	"github.com/jackc/pgx/v5"
 	"github.com/stretchr/testify/require"
+	"go.uber.org/goleak"
 
 	"github.com/pombo-cdc/pombo/connector"
 	"github.com/pombo-cdc/pombo/integration/stack"
@@ -19,9 +20,14 @@ import (
 // shared is the server of the tests of the package that need one.
 var shared stack.SharedPostgres
 
+// TestMain also requires that no goroutine is left, but for two that have no end: the one of all meters of sarama, and the
+// one that starts servers, which live as long as its thread.
 func TestMain(m *testing.M) {
 	m.Run()
-	if err := shared.Close(); err != nil {
+	err := errors.Join(shared.Close(), goleak.Find(
+		goleak.IgnoreTopFunction("github.com/rcrowley/go-metrics.(*meterArbiter).tick"),
+		goleak.IgnoreTopFunction("github.com/pombo-cdc/pombo/integration/stack.init.func1.1")))
+	if err != nil {
 		panic(err)
 	}
 }

@@ -3,6 +3,7 @@ package connector
 import (
 	"bytes"
 	"context"
+	"errors"
 	"fmt"
 	"io"
 	"math/rand/v2"
@@ -30,9 +31,14 @@ import (
 // shared is the server of the tests that need one. Kafka is a fake, because it has to answer when a test says so.
 var shared stack.SharedPostgres
 
+// TestMain also requires that no goroutine is left, but for two that have no end: the one of all meters of sarama, and the
+// one that starts servers, which live as long as its thread.
 func TestMain(m *testing.M) {
 	m.Run()
-	if err := shared.Close(); err != nil {
+	err := errors.Join(shared.Close(), goleak.Find(
+		goleak.IgnoreTopFunction("github.com/rcrowley/go-metrics.(*meterArbiter).tick"),
+		goleak.IgnoreTopFunction("github.com/pombo-cdc/pombo/integration/stack.init.func1.1")))
+	if err != nil {
 		panic(err)
 	}
 }

@@ -37,7 +37,7 @@ type session struct {
 func runSession(stop context.Context, cfg Config, last *ending) error {
 	held, err := acquireSlot(stop, cfg, last)
 	if err != nil {
-		return err
+		return explainPooler(err)
 	}
 	s := &session{
 		cfg:     cfg,

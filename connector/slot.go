@@ -4,10 +4,12 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"strings"
 	"time"
 
 	"github.com/jackc/pglogrepl"
 	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgconn"
 
 	"github.com/pombo-cdc/pombo/outbox"
 	"github.com/pombo-cdc/pombo/replication"
@@ -75,6 +77,19 @@ func connect(ctx context.Context, cfg Config) (*pgx.Conn, error) {
 	ctx, cancel := context.WithTimeout(ctx, queryTimeout)
 	defer cancel()
 	return pgx.ConnectConfig(ctx, cfg.Source.Postgres)
+}
+
+// explainPooler tells what is behind a parameter of the connection that Postgres would take: PgBouncer does not know the one
+// that asks for replication (before 1.23), or those that go with it.
+func explainPooler(err error) error {
+	var pgErr *pgconn.PgError
+	if errors.As(err, &pgErr) && strings.HasPrefix(pgErr.Message, "unsupported startup parameter") {
+		return &replication.ActionError{
+			Problem: "what answers at --postgres is a connection pooler, and not Postgres (" + pgErr.Message + ")",
+			Cure:    "connect directly to Postgres, as replication does not pass through a pooler",
+		}
+	}
+	return err
 }
 
 var errSilent = errors.New("Postgres does not answer") //nolint:staticcheck // a proper name

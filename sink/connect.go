@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"net"
 	"strings"
+	"sync/atomic"
 	"time"
 
 	"github.com/IBM/sarama"
@@ -15,7 +16,11 @@ import (
 const (
 	dialTimeout  = 5 * time.Second
 	writeTimeout = 10 * time.Second
-	readTimeout  = 15 * time.Second
+	readTimeout  = 15 * time.Second // of a connection for produce requests
+
+	// askTimeout is how long a broker may take to answer a question, the first one on each connection included. It is
+	// short, because look-ups come one after the other: as long as a silent broker is waited for, no topic is looked up.
+	askTimeout = 5 * time.Second
 
 	// ackTimeoutMillis is how long a broker waits for its in-sync replicas. It must end before
 	// readTimeout, which closes the connection.
@@ -54,7 +59,7 @@ func connect(ctx context.Context, cfg Config) (sarama.Client, error) {
 	conf.Metadata.Timeout = 15 * time.Second
 	conf.Net.DialTimeout = dialTimeout
 	conf.Net.WriteTimeout = writeTimeout
-	conf.Net.ReadTimeout = readTimeout
+	conf.Net.ReadTimeout = askTimeout
 	conf.Net.MaxOpenRequests = maxOpenRequests + 1
 	conf.Net.Proxy.Enable = true // sarama's way to take a dialer
 	conf.Net.Proxy.Dialer = sessionDialer{ctx}
@@ -76,17 +81,34 @@ func (d sessionDialer) Dial(network, address string) (net.Conn, error) {
 		return nil, err
 	}
 	stop := context.AfterFunc(d.ctx, func() { _ = conn.Close() })
-	return sessionConn{conn, stop}, nil
+	return &sessionConn{Conn: conn, stop: stop}, nil
 }
 
 type sessionConn struct {
 	net.Conn
-	stop func() bool
+	stop     func() bool
+	answered atomic.Bool
 }
 
-func (c sessionConn) Close() error {
+func (c *sessionConn) Close() error {
 	c.stop()
 	return c.Conn.Close()
+}
+
+// SetReadDeadline leaves no more than askTimeout for the first answer: a broker that is paused accepts connections.
+func (c *sessionConn) SetReadDeadline(t time.Time) error {
+	if first := time.Now().Add(askTimeout); !c.answered.Load() && t.After(first) {
+		t = first
+	}
+	return c.Conn.SetReadDeadline(t)
+}
+
+func (c *sessionConn) Read(p []byte) (int, error) {
+	n, err := c.Conn.Read(p)
+	if n > 0 {
+		c.answered.Store(true)
+	}
+	return n, err
 }
 
 // initProducer asks for a producer id, with a new epoch when fencing is on.

@@ -11,32 +11,42 @@ import "github.com/IBM/sarama"
 type connections struct {
 	conf    *sarama.Config
 	open    map[string]*sarama.Broker
+	dialing map[string]*sarama.Broker
 	refused map[string]error // in this round: nobody waits for the same broker twice
 }
 
 func newConnections(conf *sarama.Config) *connections {
-	return &connections{conf: conf, open: make(map[string]*sarama.Broker)}
+	patient := *conf
+	patient.Net.ReadTimeout = readTimeout
+	return &connections{conf: &patient, open: make(map[string]*sarama.Broker), dialing: make(map[string]*sarama.Broker)}
+}
+
+// dial begins to connect to an address, if that has not been done. All brokers that a round needs are dialled before the
+// first of them is waited for, so that several silent ones take no longer than one.
+func (c *connections) dial(address string) {
+	if c.open[address] != nil || c.dialing[address] != nil || c.refused[address] != nil {
+		return
+	}
+	conn := sarama.NewBroker(address)
+	if err := conn.Open(c.conf); err != nil {
+		c.refused[address] = err
+		return
+	}
+	c.dialing[address] = conn
 }
 
 // get returns the connection to an address, and makes it if there is none.
 func (c *connections) get(address string) (*sarama.Broker, error) {
-	if conn := c.open[address]; conn != nil {
-		return conn, nil
+	c.dial(address)
+	if conn := c.dialing[address]; conn != nil {
+		delete(c.dialing, address)
+		if _, err := conn.Connected(); err != nil { // it waits until the connection is made or refused
+			c.refused[address] = err
+		} else {
+			c.open[address] = conn
+		}
 	}
-	if err := c.refused[address]; err != nil {
-		return nil, err
-	}
-	conn := sarama.NewBroker(address)
-	err := conn.Open(c.conf)
-	if err == nil {
-		_, err = conn.Connected() // waits until the connection is made or refused
-	}
-	if err != nil {
-		c.refused[address] = err
-		return nil, err
-	}
-	c.open[address] = conn
-	return conn, nil
+	return c.open[address], c.refused[address]
 }
 
 // begin starts a round: connections that are lost are closed and will be made anew.
@@ -52,7 +62,9 @@ func (c *connections) begin(lost []*sarama.Broker) {
 
 // close ends all connections. What is in flight on them gets its error.
 func (c *connections) close() {
-	for _, conn := range c.open {
-		_ = conn.Close() // nothing is left to lose
+	for _, conns := range []map[string]*sarama.Broker{c.open, c.dialing} {
+		for _, conn := range conns {
+			_ = conn.Close() // nothing is left to lose
+		}
 	}
 }

@@ -10,6 +10,7 @@
 package sink
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -26,11 +27,10 @@ import (
 
 // Kafka publishes events to topics. Use it for one session: Open, Run, Close.
 type Kafka struct {
-	cfg       Config
-	router    *router.Router
-	pool      *decoder.Pool
-	log       zerolog.Logger
-	poisonLog zerolog.Logger // bounded, as there may be many
+	cfg    Config
+	router *router.Router
+	pool   *decoder.Pool
+	log    zerolog.Logger
 
 	client   sarama.Client
 	end      context.CancelFunc // closes the connections
@@ -42,6 +42,8 @@ type Kafka struct {
 	topics  map[string]*topic
 	brokers map[*sarama.Broker]*broker
 	lookup  *lookups
+	lines   lines
+	rested  *time.Timer // fires when a broker may be sent to again
 	posts   chan func() error
 
 	queued int          // events that are not settled
@@ -70,18 +72,19 @@ func Open(ctx context.Context, cfg Config, r *router.Router, pool *decoder.Pool,
 		return nil, err
 	}
 	k := &Kafka{
-		cfg:       cfg,
-		router:    r,
-		pool:      pool,
-		log:       log,
-		poisonLog: log.Sample(&zerolog.BurstSampler{Burst: 10, Period: time.Minute}),
-		client:    client,
-		end:       end,
-		tracker:   checkpoint.NewTracker(flushed),
-		topics:    make(map[string]*topic),
-		brokers:   make(map[*sarama.Broker]*broker),
-		lookup:    newLookups(),
-		posts:     make(chan func() error, postCapacity),
+		cfg:     cfg,
+		router:  r,
+		pool:    pool,
+		log:     log,
+		client:  client,
+		end:     end,
+		tracker: checkpoint.NewTracker(flushed),
+		topics:  make(map[string]*topic),
+		brokers: make(map[*sarama.Broker]*broker),
+		lookup:  newLookups(),
+		lines:   make(lines),
+		rested:  newTimer(),
+		posts:   make(chan func() error, postCapacity),
 	}
 	k.build.router = r
 	k.build.codec = cfg.Compression
@@ -146,6 +149,8 @@ func (k *Kafka) step(ctx context.Context, filled *<-chan *decoder.Batch, halt <-
 	case post := <-k.posts:
 		return post()
 	case <-k.lookup.due():
+		return nil
+	case <-k.rested.C:
 		return nil
 	case <-halt:
 		return k.poison
@@ -220,12 +225,20 @@ func (k *Kafka) ready(p *partition) {
 // partitions share those requests evenly: with few partitions each has a request of its own and
 // waits for nobody, with hundreds a request carries many.
 func (k *Kafka) send() {
+	var pause time.Duration
 	for _, br := range k.brokers {
+		if left := br.rest(); left > 0 {
+			pause = min(cmp.Or(pause, left), left)
+			continue
+		}
 		for len(br.ready) > 0 && br.open < maxOpenRequests {
 			slots := maxOpenRequests - br.open
 			share := (len(br.ready) + slots - 1) / slots
 			k.produce(br, share)
 		}
+	}
+	if pause > 0 {
+		k.rested.Reset(pause)
 	}
 }
 

@@ -59,14 +59,20 @@ type found struct {
 }
 
 type leader struct {
-	conn *sarama.Broker
-	err  error
+	address string
+	conn    *sarama.Broker
+	err     error
 }
 
 func newLookups() *lookups {
+	return &lookups{wanted: make(map[*topic]time.Time), timer: newTimer(), rounds: make(chan round, 1)}
+}
+
+// newTimer returns a timer that does not run.
+func newTimer() *time.Timer {
 	timer := time.NewTimer(0)
 	timer.Stop()
-	return &lookups{wanted: make(map[*topic]time.Time), timer: timer, rounds: make(chan round, 1)}
+	return timer
 }
 
 // schedule has a topic looked up after a delay, or earlier if that was asked for before.
@@ -150,6 +156,13 @@ func (k *Kafka) ask(r round, conns *connections) []found {
 		}
 		answers[i] = k.askTopic(t, conns) // another error may be that of another topic
 	}
+	for _, answer := range answers {
+		for i := range answer.leaders {
+			if l := &answer.leaders[i]; l.err == nil {
+				l.conn, l.err = conns.get(l.address)
+			}
+		}
+	}
 	k.askLimits(answers)
 	return answers
 }
@@ -190,6 +203,7 @@ func (k *Kafka) askLimits(answers []found) {
 // maxMessageBytes is a topic's configuration: the largest record batch that it takes, in bytes as it is stored.
 const maxMessageBytes = "max.message.bytes"
 
+// askTopic finds the leaders of a topic and begins to connect to them.
 func (k *Kafka) askTopic(t *topic, conns *connections) found {
 	ids, err := k.client.Partitions(t.name)
 	if errors.Is(err, sarama.ErrUnknownTopicOrPartition) && k.cfg.CreateTopics {
@@ -203,12 +217,13 @@ func (k *Kafka) askTopic(t *topic, conns *connections) found {
 		if int(id) != i {
 			return found{topic: t, err: fmt.Errorf("partition %d is missing from the metadata", i)}
 		}
-		var conn *sarama.Broker
 		broker, err := k.client.Leader(t.name, id)
-		if err == nil {
-			conn, err = conns.get(broker.Addr())
+		if err != nil {
+			f.leaders[i].err = err
+			continue
 		}
-		f.leaders[i] = leader{conn, err}
+		conns.dial(broker.Addr())
+		f.leaders[i].address = broker.Addr()
 	}
 	return f
 }

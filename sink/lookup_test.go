@@ -3,6 +3,7 @@ package sink
 import (
 	"fmt"
 	"testing"
+	"time"
 
 	"github.com/stretchr/testify/require"
 	"github.com/twmb/franz-go/pkg/kerr"
@@ -77,6 +78,27 @@ func TestEventsFlowWhileALookUpIsNotAnswered(t *testing.T) {
 	s.commit(s.events("orders", "a")...)
 	eventually(t, "the third request", func() bool { return len(tap.batches("orders")) == 3 })
 	require.Equal(t, first, s.flushed.Load())
+	tap.set(nil, nil, nil)
+	s.finish(cluster)
+}
+
+// Brokers that accept connections and then say nothing are waited for together, and only for a short time: other topics are
+// looked up meanwhile.
+func TestSilentBrokersHoldUpALookUpOnce(t *testing.T) {
+	cluster, tap := newCluster(t, 4, kfake.SeedTopics(4, "orders"), kfake.SeedTopics(1, "payments"))
+	for p := range int32(4) {
+		require.NoError(t, cluster.MoveTopicPartition("orders", p, p))
+	}
+	require.NoError(t, cluster.MoveTopicPartition("payments", 0, 0))
+	cfg := config(cluster)
+	cfg.Brokers = cfg.Brokers[:1]
+	s := run(t, cfg)
+	tap.set(func(node int, _ int16) bool { return node > 0 }, nil, nil)
+	s.commit(s.onPartition(4, 1)...)
+	eventually(t, "the others are connected to", func() bool { return tap.connected(1, 2, 3) })
+	s.commit(s.events("payments", "a")...)
+	// One after the other, with the patience that produce requests have, they would take longer than this.
+	require.Eventually(t, func() bool { return cluster.PartitionInfo("payments", 0).HighWatermark == 1 }, 3*readTimeout, time.Millisecond)
 	tap.set(nil, nil, nil)
 	s.finish(cluster)
 }

@@ -86,7 +86,10 @@ func (k *Kafka) lanes(t *topic, it item) parkedItem {
 func (k *Kafka) parks() bool { return k.cfg.Parking != nil && !k.cfg.Halt && k.poison == nil }
 
 func (k *Kafka) tellParked(it parkedItem) {
-	event := k.poisonLog.Warn().Str("event", string(it.event().Column(decoder.ID)))
+	if !k.lines.allow(parking) {
+		return
+	}
+	event := k.log.Warn().Str("event", string(it.event().Column(decoder.ID)))
 	if it.topic != nil {
 		event = event.Str("topic", it.topic.name)
 	}

@@ -57,6 +57,7 @@ func newModel(t *rapid.T) *model {
 		topics:  make(map[string]*topic),
 		brokers: make(map[*sarama.Broker]*broker),
 		lookup:  newLookups(),
+		lines:   make(lines),
 		parker:  new(parker),
 		build:   assembler{router: r},
 	}

@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/IBM/sarama"
+	"github.com/rs/zerolog"
 )
 
 // request is a produce request in flight.
@@ -19,6 +20,9 @@ var errNoAnswer = errors.New("the broker left the partition out of its answer")
 // settle acts on the answer to a request, or on err if there is none.
 func (k *Kafka) settle(r *request, answer *sarama.ProduceResponse, err error) error {
 	r.broker.open--
+	if err == nil && answer.ThrottleTime > 0 {
+		r.broker.spare = time.Now().Add(answer.ThrottleTime)
+	}
 	if err != nil && judge(err) == again {
 		k.lost(r.broker)
 	}
@@ -63,7 +67,7 @@ func (k *Kafka) acknowledge(p *partition) {
 	}
 	k.advance(p)
 	t := p.topic
-	if p.failures > 1 {
+	if p.failures > 1 && t.recovered.Sample(zerolog.InfoLevel) && k.lines.allow(recovery) {
 		t.log.Info().Int32("partition", p.id).Msg("topic takes events again")
 	}
 	p.failures = 0
@@ -96,7 +100,7 @@ func (k *Kafka) blocked(t *topic, failures int, reason error) {
 	if failures < worthTelling {
 		return // a leader that moves, or a topic that is just being made
 	}
-	if id, ok := t.oldest(); ok {
+	if id, ok := t.oldest(); ok && t.trouble.Sample(zerolog.WarnLevel) && k.lines.allow(causeOf(reason)) {
 		t.log.Warn().Str("event", id).Int("attempt", failures).Stringer("retry_in", delay.Round(time.Millisecond)).
 			AnErr("reason", explain(reason)).Msg("topic does not take events, they wait")
 	}

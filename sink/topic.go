@@ -31,6 +31,8 @@ type topic struct {
 	next       int         // partition of the next event without a key
 	failures   int         // look-ups in a row that failed
 	log        zerolog.Logger
+	trouble    zerolog.BurstSampler // of lines that say what is wrong with it
+	recovered  zerolog.BurstSampler // of lines that nothing is
 }
 
 // partition is a queue of events and the state of the one request that may be in flight.
@@ -62,7 +64,17 @@ type broker struct {
 	conn  *sarama.Broker
 	open  int
 	ready []*partition
-	lost  bool // the connection is given up, partitions wait for another
+	spare time.Time // gets no requests until then
+	lost  bool      // the connection is given up, partitions wait for another
+}
+
+// rest is how long the broker has to be spared, because its answer said so (a quota). Sarama would wait for the same time,
+// but within AsyncProduce, and all other brokers with it.
+func (br *broker) rest() time.Duration {
+	if br.spare.IsZero() || len(br.ready) == 0 {
+		return 0
+	}
+	return time.Until(br.spare)
 }
 
 // topic returns what is known of a topic, and has one that is new looked up.
@@ -72,11 +84,10 @@ func (k *Kafka) topic(name string) *topic {
 	}
 	t := &topic{
 		name: name,
-		log: k.log.With().Str("topic", name).Logger().
-			Sample(zerolog.LevelSampler{
-				InfoSampler: &zerolog.BurstSampler{Burst: 2, Period: time.Minute},
-				WarnSampler: &zerolog.BurstSampler{Burst: 2, Period: time.Minute},
-			}),
+		log:  k.log.With().Str("topic", name).Logger(),
+
+		trouble:   zerolog.BurstSampler{Burst: linesOfTopic, Period: time.Minute},
+		recovered: zerolog.BurstSampler{Burst: linesOfTopic, Period: time.Minute},
 	}
 	k.topics[name] = t
 	k.lookup.schedule(t, 0)

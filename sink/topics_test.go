@@ -165,3 +165,15 @@ func TestBlockedTopicIsLoggedNowAndThen(t *testing.T) {
 	require.Contains(t, s.log.lines()[2], "topic takes events again")
 	require.LessOrEqual(t, len(s.log.lines()), 4)
 }
+
+// However many topics have the same trouble, it takes a few lines of the log.
+func TestOneCauseTakesAFewLinesForAllTopics(t *testing.T) {
+	cluster, _ := newCluster(t, 1)
+	s := run(t, config(cluster))
+	missing := cluster.Fault(kfake.Fault{Keys: []kmsg.Key{kmsg.Metadata}, Topic: "topic-99", Observe: true, Count: -1})
+	for i := range 100 {
+		s.commit(s.events(fmt.Sprint("topic-", i), "a")...)
+	}
+	eventually(t, "attempts", func() bool { return missing.Hits() > 3*worthTelling })
+	require.Len(t, s.log.lines(), linesOfCause)
+}

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"io"
 	"net"
+	"slices"
 	"sync"
 
 	"github.com/stretchr/testify/assert"
@@ -28,6 +29,7 @@ type wiretap struct {
 	mute     func(*produceRequest) bool     // answers that the client does not get yet
 	lose     func(*produceRequest) bool     // answers in place of which the connection ends
 	deaf     bool                           // nothing is read from clients any more
+	throttle func(*produceRequest) bool     // answers that tell the client to spare the broker
 }
 
 // produceRequest is a request to produce as it was on the wire.
@@ -52,6 +54,7 @@ func newWiretap(t tester) *wiretap {
 	w := &wiretap{t: t, mostOpen: make(map[int]int), conns: make(map[*tappedConn]bool)}
 	w.moved = sync.NewCond(&w.mu)
 	w.set(nil, nil, nil)
+	w.throttle = func(*produceRequest) bool { return false }
 	return w
 }
 
@@ -106,6 +109,17 @@ func (w *wiretap) batches(topic string) []producedBatch {
 // cut ends the connections to a broker that carry produce requests.
 func (w *wiretap) cut(node int) {
 	w.end(func(c *tappedConn) bool { return c.node == node && c.produces })
+}
+
+// connected reports whether there are connections to all of some brokers.
+func (w *wiretap) connected(nodes ...int) bool {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	there := make(map[int]bool)
+	for c := range w.conns {
+		there[c.node] = true
+	}
+	return !slices.ContainsFunc(nodes, func(node int) bool { return !there[node] })
 }
 
 func (w *wiretap) end(which func(*tappedConn) bool) {
@@ -322,6 +336,9 @@ func (c *tappedConn) pass(answer []byte) bool {
 	}
 	for !c.ended && c.tap.mute(r) {
 		c.tap.moved.Wait()
+	}
+	if c.tap.throttle(r) {
+		binary.BigEndian.PutUint32(answer[len(answer)-4:], uint32(throttleTime.Milliseconds())) // the last field of version 7
 	}
 	if !c.ended {
 		c.noteAnswer(r, answer[8:])

@@ -62,6 +62,13 @@ func NewProxy(upstream string) (*Proxy, error) {
 // Addr is the host:port that clients connect to.
 func (p *Proxy) Addr() string { return p.addr }
 
+// Upstream is the address that connections are passed on to.
+func (p *Proxy) Upstream() string {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.upstream
+}
+
 // Delay holds everything up for delay, give or take jitter, without reordering it. A round trip is delayed in both
 // directions.
 func (p *Proxy) Delay(delay, jitter time.Duration) {

@@ -1,0 +1,104 @@
+//go:build faults
+
+package integration
+
+import (
+	"os"
+	"strconv"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/pombo-cdc/pombo/integration/workload"
+)
+
+const restarts = 50
+
+// entries is the number of entries of a folder of the process in /proc: fd has a descriptor each, task a thread.
+func (p *process) entries(folder string) int {
+	p.t.Helper()
+	all, err := os.ReadDir("/proc/" + strconv.Itoa(p.cmd.Process.Pid) + "/" + folder)
+	require.NoError(p.t, err)
+	return len(all)
+}
+
+// requireNoMore requires that the process comes to rest with as many descriptors and threads as it had, and in little memory.
+func (p *process) requireNoMore(o *outbox, descriptors, threads int) {
+	p.t.Helper()
+	o.await("descriptors are closed", func() bool { return p.entries("fd") <= descriptors })
+	require.LessOrEqual(p.t, p.entries("task"), threads+4, "the runtime adds some when system calls take long")
+	requireSmall(p.t, p, memoryLimit)
+}
+
+// H07: fifty sessions end under load. Each next one goes on, and in the end the process has what it had.
+func TestFiftyRestartsOfTheSessionLeaveNothingBehind(t *testing.T) {
+	o := newOutbox(t)
+	o.consume("Order")
+	stop := o.load(2, 50)
+	p := o.streaming()
+	var descriptors, threads int
+	for i := range restarts {
+		seen := o.ledger.Report().Records
+		o.awaitReport(func(r workload.Report) bool { return r.Records > seen+20 })
+		if i == 3 {
+			descriptors, threads = p.entries("fd"), p.entries("task")
+		}
+		pid := o.walsender()
+		o.exec(`SELECT pg_terminate_backend($1)`, pid)
+		o.await("another session has the slot", func() bool { return o.walsender() != pid && o.walsender() != 0 })
+	}
+	stop()
+	o.arrived()
+	p.requireNoMore(o, descriptors, threads)
+	code, _ := p.stop()
+	require.Zero(t, code)
+}
+
+func TestFiftyLostConnectionsToKafkaLeaveNothingBehind(t *testing.T) {
+	broker := newProxiedKafka(t, nil)
+	o := newOutbox(t)
+	o.brokers = broker.Direct()
+	o.createTopic("Order", 4)
+	o.consume("Order")
+	stop := o.load(2, 50)
+	p := o.streaming("--brokers", broker.Brokers()[0])
+	var descriptors, threads int
+	for i := range restarts {
+		seen := o.ledger.Report().Records
+		o.awaitReport(func(r workload.Report) bool { return r.Records > seen+20 })
+		if i == 3 {
+			descriptors, threads = p.entries("fd"), p.entries("task")
+		}
+		broker.Proxy().Reset()
+	}
+	stop()
+	o.arrived()
+	p.requireNoMore(o, descriptors, threads)
+	code, _ := p.stop()
+	require.Zero(t, code)
+}
+
+// H07: Postgres stops in each way, three times, under load.
+func TestPostgresRestartsUnderLoadLoseNothing(t *testing.T) {
+	o, server := newOutboxOnOwnPostgres(t, nil)
+	o.consume("Order")
+	p := o.streaming()
+	for range 3 {
+		for _, mode := range stopModes {
+			stop := o.load(2, 100)
+			seen := o.ledger.Report().Records
+			o.awaitReport(func(r workload.Report) bool { return r.Records > seen+100 })
+			stop()
+			_ = o.conn.Close(o.ctx)
+			require.NoError(t, server.Stop(o.ctx, mode))
+			require.NoError(t, server.Start(o.ctx))
+			o.conn = o.connect()
+			o.commit(o.event("Payment", "k", "t", "after"))
+			o.awaitConfirmed(o.walEnd())
+		}
+	}
+	o.consume("Payment")
+	o.arrived()
+	code, _ := p.stop()
+	require.Zero(t, code)
+}
