@@ -15,13 +15,13 @@ import (
 )
 
 // memoryLimit is what the connector stays under, whatever happens around it.
-const memoryLimit = 64 << 20
+const memoryLimit = 64_000_000
 
 // requireSmall requires that a process has never needed more memory than limit.
 func requireSmall(t *testing.T, p *process, limit int64) {
 	t.Helper()
 	peak := p.peakMemory()
-	t.Logf("peak resident memory %.1f MiB", float64(peak)/(1<<20))
+	t.Logf("peak resident memory %.1f MB", float64(peak)/1e6)
 	if len(raceFlags) == 0 { // the race detector multiplies memory
 		require.Less(t, peak, limit)
 	}

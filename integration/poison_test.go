@@ -245,7 +245,7 @@ func TestAPayloadOf200MBIsParkedWithinThreeTimesItsSize(t *testing.T) {
 	o.awaitConfirmed(o.walEnd())
 	require.Equal(t, 1, o.parked())
 	peak := p.peakMemory()
-	t.Logf("peak resident memory %.1f MiB", float64(peak)/(1<<20))
+	t.Logf("peak resident memory %.1f MB", float64(peak)/1e6)
 	if len(raceFlags) == 0 { // the race detector multiplies memory
 		require.Less(t, peak, int64(3*size))
 	}
