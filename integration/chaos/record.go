@@ -79,7 +79,7 @@ func (r *record) faults() int {
 
 // finish completes the record and prints it.
 func (r *record) finish(s *stage, played error) error {
-	r.Report, r.Stale = s.ledger.Report(), s.ledger.Stale()
+	r.Report, r.Stale = s.ledger.Report(), append([]string{}, s.ledger.Stale()...) // never null in JSON
 	r.Sessions = s.sessions.begun()
 	for _, each := range r.Sessions {
 		r.Repeatable += each.Unconfirmed
