@@ -37,7 +37,7 @@ func TestMain(m *testing.M) {
 	m.Run()
 	err := errors.Join(shared.Close(), goleak.Find(
 		goleak.IgnoreTopFunction("github.com/rcrowley/go-metrics.(*meterArbiter).tick"),
-		goleak.IgnoreTopFunction("github.com/pombo-cdc/pombo/integration/stack.init.func1.1")))
+		goleak.IgnoreTopFunction("github.com/pombo-cdc/pombo/integration/stack.forkForEver")))
 	if err != nil {
 		panic(err)
 	}

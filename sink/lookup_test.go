@@ -97,7 +97,7 @@ func TestSilentBrokersHoldUpALookUpOnce(t *testing.T) {
 	s.commit(s.onPartition(4, 1)...)
 	eventually(t, "the others are connected to", func() bool { return tap.connected(1, 2, 3) })
 	s.commit(s.events("payments", "a")...)
-	// One after the other, with the patience that produce requests have, they would take longer than this.
+	// Each has its time to answer; the limit is only when the test gives up.
 	require.Eventually(t, func() bool { return cluster.PartitionInfo("payments", 0).HighWatermark == 1 }, 3*readTimeout, time.Millisecond)
 	tap.set(nil, nil, nil)
 	s.finish(cluster)

@@ -120,11 +120,14 @@ func fork(cmd *exec.Cmd) error {
 
 var forker = sync.OnceValue(func() chan<- func() {
 	work := make(chan func())
-	go func() {
-		runtime.LockOSThread()
-		for f := range work {
-			f()
-		}
-	}()
+	go forkForEver(work)
 	return work
 })
+
+// forkForEver is a goroutine without an end, which tests that look for others have to know.
+func forkForEver(work <-chan func()) {
+	runtime.LockOSThread()
+	for f := range work {
+		f()
+	}
+}
