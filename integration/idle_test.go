@@ -2,6 +2,7 @@ package integration
 
 import (
 	"testing"
+	"time"
 
 	"github.com/stretchr/testify/require"
 )
@@ -32,15 +33,19 @@ func TestAQuietOutboxInABusyDatabaseHoldsNoWAL(t *testing.T) {
 	}
 }
 
-// F04, F05: silence is no reason to part, whatever Postgres thinks of it.
+// F04, F05, F07: silence is no reason to part, whatever Postgres thinks of it, and costs nothing.
 func TestSilenceDoesNotEndTheSession(t *testing.T) {
 	for _, timeout := range []string{"1s", "0", "1h"} {
 		o := newOutbox(t)
 		o.exec(`ALTER DATABASE ` + o.name + ` SET wal_sender_timeout = '` + timeout + `'`)
 		p := o.streaming()
 		pid := o.walsender()
+		used, began := p.cpuTime(), time.Now()
 		for range 6 { // six reports are more than two timeouts of a second
 			o.reportedTwice()
+		}
+		if len(raceFlags) == 0 {
+			require.Less(t, p.cpuTime()-used, time.Since(began)/50)
 		}
 		require.Equal(t, pid, o.walsender())
 		require.NotContains(t, p.out.String(), "session ended")

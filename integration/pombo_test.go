@@ -103,3 +103,18 @@ func (p *process) peakMemory() int64 {
 	p.t.Fatal("no VmHWM")
 	return 0
 }
+
+// cpuTime is what the process has used so far.
+func (p *process) cpuTime() time.Duration {
+	p.t.Helper()
+	stat, err := os.ReadFile("/proc/" + strconv.Itoa(p.cmd.Process.Pid) + "/stat")
+	require.NoError(p.t, err)
+	fields := strings.Fields(string(stat[strings.LastIndexByte(string(stat), ')')+1:]))
+	var ticks int64
+	for _, field := range fields[11:13] { // utime and stime of proc(5), in hundredths of a second
+		n, err := strconv.ParseInt(field, 10, 64)
+		require.NoError(p.t, err)
+		ticks += n
+	}
+	return time.Duration(ticks) * 10 * time.Millisecond
+}
