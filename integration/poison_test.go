@@ -252,3 +252,52 @@ func TestAPayloadOf200MBIsParkedWithinThreeTimesItsSize(t *testing.T) {
 	code, _ := p.stop()
 	require.Zero(t, code)
 }
+
+// A compacted topic takes no record without a key, and refuses the whole batch that has one. It is found among the others.
+func TestWhatACompactedTopicRefusesIsParkedAlone(t *testing.T) {
+	o := newLooseOutbox(t, looseTable)
+	o.createTopic("Order", 1)
+	o.alterTopic("Order", "cleanup.policy", "compact")
+	for i := range 100 {
+		o.insertRow("Order", fmt.Sprint("k", i%5), "t", "before")
+	}
+	refused := []string{o.insertRow("Order", nil, "t", "no key"), o.insertRow("Order", nil, "t", "no key either")}
+	for i := range 100 {
+		o.insertRow("Order", fmt.Sprint("k", i%5), "t", "behind")
+	}
+	p := o.streaming()
+	o.awaitConfirmed(o.walEnd())
+	require.EqualValues(t, 200, o.records("Order"))
+	require.Equal(t, 2, o.parked())
+	list := o.pombo(0, "parked", "list")
+	for _, id := range refused {
+		require.Contains(t, list, id)
+	}
+	code, _ := p.stop()
+	require.Zero(t, code)
+}
+
+// The connector is killed again and again while it parks: no event is lost, parked twice, or passes one of its key that is parked.
+func TestAKillWhileEventsAreParkedLosesNothing(t *testing.T) {
+	o := newOutbox(t)
+	o.createTopic("Order", 2)
+	o.alterTopic("Order", limit, "10000")
+	o.consume("Order")
+	stop := o.load(4, 100)
+	for range 8 {
+		p := o.streaming("--compression", "none")
+		before := o.parked()
+		for i := range 20 {
+			o.poison(fmt.Sprint("Order-", i))
+		}
+		o.await("events are being parked", func() bool { return o.parked() > before })
+		p.kill()
+	}
+	stop()
+	o.streaming("--compression", "none")
+	o.awaitConfirmed(o.walEnd())
+	o.alterTopic("Order", limit, "100000")
+	o.retry(0)
+	o.arrived()
+	require.Zero(t, o.parked())
+}
