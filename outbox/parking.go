@@ -69,11 +69,30 @@ func (p *Parking) Park(ctx context.Context, events []sink.ParkedEvent) ([]bool, 
 		rows[i] = p.row(e)
 		size += rows[i].size
 	}
-	parked, err := try(ctx, p, size, func(ctx context.Context, tx pgx.Tx) ([]bool, error) { return p.store(ctx, tx, rows) })
+	var added []row
+	parked, err := try(ctx, p, size, func(ctx context.Context, tx pgx.Tx) (parked []bool, err error) {
+		parked, added, err = p.store(ctx, tx, rows)
+		return parked, err
+	})
 	if err != nil {
 		return nil, fmt.Errorf("park events: %w", err)
 	}
+	p.tell(added)
 	return parked, nil
+}
+
+// tell logs why events have been parked. Those that come again after a crash have been told of.
+func (p *Parking) tell(added []row) {
+	for _, r := range added {
+		if r.Reason == "" {
+			continue
+		}
+		line := p.log.Warn().Str("event", string(r.eventID))
+		if r.Topic != "" {
+			line = line.Str("topic", r.Topic)
+		}
+		line.Str("reason", r.Reason).Msg("event cannot be published: it is parked, and what follows with its key waits behind it; see `pombo parked list`")
+	}
 }
 
 // row is an event as the table has it.
@@ -123,21 +142,20 @@ func isText(value []byte) bool {
 	return utf8.Valid(value) && bytes.IndexByte(value, 0) < 0
 }
 
-// store parks what has to be parked.
-func (p *Parking) store(ctx context.Context, tx pgx.Tx, rows []row) (parked []bool, err error) {
+// store parks what has to be parked, and returns of which rows that is true now and which were added.
+func (p *Parking) store(ctx context.Context, tx pgx.Tx, rows []row) (parked []bool, added []row, err error) {
 	if err := lockSlot(ctx, tx, p.slot); err != nil {
-		return nil, err
+		return nil, nil, err
 	}
 	stored, err := p.stored(ctx, tx, rows)
 	if err != nil {
-		return nil, err
+		return nil, nil, err
 	}
 	blocked, err := p.blocked(ctx, tx, rows)
 	if err != nil {
-		return nil, err
+		return nil, nil, err
 	}
 	parked = make([]bool, len(rows))
-	var added []row
 	for i, r := range rows {
 		if !stored[r.identity] {
 			if r.Reason == "" && !blocked[r.Lane] && !blocked[r.TypeLane] {
@@ -150,11 +168,11 @@ func (p *Parking) store(ctx context.Context, tx pgx.Tx, rows []row) (parked []bo
 		blocked[r.Lane] = r.Lane != 0
 	}
 	if len(added) == 0 {
-		return parked, nil
+		return parked, nil, nil
 	}
 	data := newCopyData(p.slot, p.layout, added)
 	_, err = tx.Conn().PgConn().CopyFrom(ctx, data, copySQL)
-	return parked, err
+	return parked, added, err
 }
 
 // stored returns which of the rows are in the table.

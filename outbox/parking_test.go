@@ -73,6 +73,26 @@ func TestParkingAgainAfterACrashAddsNothing(t *testing.T) {
 	require.Equal(t, []bool{true}, db.park(first[1]), "it is parked, though nothing is in front of it any more")
 }
 
+// Why an event is parked goes to the log once, also if it comes again after a crash, and only so often in a minute.
+func TestParkedEventsAreToldOnceAndNotTooOften(t *testing.T) {
+	db := newDatabase(t)
+	parking := db.parking()
+	many := []event{bad("0", 7), good("behind", 7)}
+	for i := range 50 {
+		many = append(many, bad(fmt.Sprint(i+1), 8))
+	}
+	events := db.commit(many...)
+	for range 2 {
+		_, err := parking.Park(t.Context(), events[:2])
+		require.NoError(t, err)
+	}
+	require.Len(t, db.log, 1)
+	require.Contains(t, <-db.log, `"reason":"too large"`)
+	_, err := parking.Park(t.Context(), events)
+	require.NoError(t, err)
+	require.LessOrEqual(t, len(db.log), 9)
+}
+
 func TestOnlyTheSameRowOfTheSameTransactionIsTheSameEvent(t *testing.T) {
 	db := newDatabase(t)
 	other := bad("1", 7)

@@ -17,7 +17,6 @@ const (
 // Causes that are not an error of a broker.
 const (
 	recovery = "recovery"
-	parking  = "parking"
 	network  = "network"
 )
 

@@ -316,7 +316,6 @@ func TestLanesStayInOrderWhateverHappens(t *testing.T) {
 	for _, r := range consume(t, cluster, "orders") {
 		published[string(r.Key)] = append(published[string(r.Key)], eventID(r))
 	}
-	require.LessOrEqual(t, len(s.log.lines()), 10, "log lines, of many parked events")
 	for lane, key := range lanes {
 		require.True(t, slices.IsSortedFunc(published[key], byNumber), key)
 		require.NotEmpty(t, retried[key])

@@ -30,7 +30,6 @@ func (k *Kafka) unroutable(it item, reason error) bool {
 	poison.reason = fmt.Errorf("%w: name its topic with --route, or with a --topic that fits", reason)
 	if k.parks() {
 		k.queued++
-		k.tellParked(poison)
 		k.parker.hold(poison)
 		return true
 	}
@@ -54,7 +53,6 @@ func (k *Kafka) refused(p *partition, reason error) {
 		return
 	}
 	p.queue.pop(1)
-	k.tellParked(poison)
 	k.parker.hold(poison)
 	if poison.lane == 0 {
 		return
@@ -84,17 +82,6 @@ func (k *Kafka) lanes(t *topic, it item) parkedItem {
 
 // parks reports whether poison is parked. It ends with the first that cannot be.
 func (k *Kafka) parks() bool { return k.cfg.Parking != nil && !k.cfg.Halt && k.poison == nil }
-
-func (k *Kafka) tellParked(it parkedItem) {
-	if !k.lines.allow(parking) {
-		return
-	}
-	event := k.log.Warn().Str("event", string(it.event().Column(decoder.ID)))
-	if it.topic != nil {
-		event = event.Str("topic", it.topic.name)
-	}
-	event.AnErr("reason", it.reason).Msg("event cannot be published: it is parked, and what follows with its key waits behind it; see `pombo parked list`")
-}
 
 // cannotPark ends the session for the first event that the Parking does not take.
 func (k *Kafka) cannotPark(it parkedItem, err error) {
