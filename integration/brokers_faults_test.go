@@ -43,8 +43,7 @@ func TestOnePartitionKeepsItsOrderThroughResetsAndRestarts(t *testing.T) {
 		}
 	})
 	for range 5 {
-		seen := o.ledger.Report().Records
-		o.awaitReport(func(r workload.Report) bool { return r.Records > seen+10_000 })
+		o.awaitMore(10_000)
 		require.NoError(t, broker.Stop(o.ctx))
 		begun := o.ledger.Report().Committed
 		o.awaitReport(func(r workload.Report) bool { return r.Committed > begun+1000 })
@@ -69,8 +68,7 @@ func TestABrokerThatRestartsFifteenTimesUnderLoadLosesAndReordersNothing(t *test
 	p := o.streaming()
 	stop := o.load(4, 100)
 	for i := range 15 {
-		seen := o.ledger.Report().Records
-		o.awaitReport(func(r workload.Report) bool { return r.Records > seen+300 })
+		o.awaitMore(300)
 		end := broker.Stop
 		if i%3 == 2 {
 			end = broker.Kill

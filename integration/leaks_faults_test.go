@@ -8,8 +8,6 @@ import (
 	"testing"
 
 	"github.com/stretchr/testify/require"
-
-	"github.com/pombo-cdc/pombo/integration/workload"
 )
 
 const restarts = 50
@@ -38,8 +36,7 @@ func TestFiftyRestartsOfTheSessionLeaveNothingBehind(t *testing.T) {
 	p := o.streaming()
 	var descriptors, threads int
 	for i := range restarts {
-		seen := o.ledger.Report().Records
-		o.awaitReport(func(r workload.Report) bool { return r.Records > seen+20 })
+		o.awaitMore(20)
 		if i == 3 {
 			descriptors, threads = p.entries("fd"), p.entries("task")
 		}
@@ -64,8 +61,7 @@ func TestFiftyLostConnectionsToKafkaLeaveNothingBehind(t *testing.T) {
 	p := o.streaming("--brokers", broker.Brokers()[0])
 	var descriptors, threads int
 	for i := range restarts {
-		seen := o.ledger.Report().Records
-		o.awaitReport(func(r workload.Report) bool { return r.Records > seen+20 })
+		o.awaitMore(20)
 		if i == 3 {
 			descriptors, threads = p.entries("fd"), p.entries("task")
 		}

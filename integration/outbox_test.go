@@ -208,6 +208,14 @@ func (o *outbox) awaitReport(done func(workload.Report) bool) {
 	require.NoError(o.t, err)
 }
 
+// awaitMore waits until n more events have arrived. What comes again does not count.
+func (o *outbox) awaitMore(n int) {
+	o.t.Helper()
+	arrived := func(r workload.Report) int { return r.Records - r.Duplicates }
+	before := arrived(o.ledger.Report())
+	o.awaitReport(func(r workload.Report) bool { return arrived(r) >= before+n })
+}
+
 func (o *outbox) lsn(sql string, args ...any) pglogrepl.LSN {
 	o.t.Helper()
 	var text string
