@@ -11,7 +11,6 @@ import (
 
 	"github.com/jackc/pgx/v5"
 	"github.com/stretchr/testify/require"
-	"go.uber.org/goleak"
 
 	"github.com/pombo-cdc/pombo/connector"
 	"github.com/pombo-cdc/pombo/integration/stack"
@@ -20,17 +19,7 @@ import (
 // shared is the server of the tests of the package that need one.
 var shared stack.SharedPostgres
 
-// TestMain also requires that no goroutine is left, but for two that have no end: the one of all meters of sarama, and the
-// one that starts servers, which live as long as its thread.
-func TestMain(m *testing.M) {
-	m.Run()
-	err := errors.Join(shared.Close(), goleak.Find(
-		goleak.IgnoreTopFunction("github.com/rcrowley/go-metrics.(*meterArbiter).tick"),
-		goleak.IgnoreTopFunction("github.com/pombo-cdc/pombo/integration/stack.forkForEver")))
-	if err != nil {
-		panic(err)
-	}
-}
+func TestMain(m *testing.M) { shared.Run(m) }
 
 // useDatabase isolates the test and has the commands use a new database, and a slot of its name.
 func useDatabase(t *testing.T, name string) *pgx.Conn {

@@ -3,7 +3,6 @@ package connector
 import (
 	"bytes"
 	"context"
-	"errors"
 	"fmt"
 	"io"
 	"math/rand/v2"
@@ -31,17 +30,7 @@ import (
 // shared is the server of the tests that need one. Kafka is a fake, because it has to answer when a test says so.
 var shared stack.SharedPostgres
 
-// TestMain also requires that no goroutine is left, but for two that have no end: the one of all meters of sarama, and the
-// one that starts servers, which live as long as its thread.
-func TestMain(m *testing.M) {
-	m.Run()
-	err := errors.Join(shared.Close(), goleak.Find(
-		goleak.IgnoreTopFunction("github.com/rcrowley/go-metrics.(*meterArbiter).tick"),
-		goleak.IgnoreTopFunction("github.com/pombo-cdc/pombo/integration/stack.forkForEver")))
-	if err != nil {
-		panic(err)
-	}
-}
+func TestMain(m *testing.M) { shared.Run(m) }
 
 func postgres(t *testing.T) *stack.Postgres {
 	t.Helper()

@@ -21,12 +21,7 @@ import (
 // shared is the server of the tests of the package. Each has a database of its own in it.
 var shared stack.SharedPostgres
 
-func TestMain(m *testing.M) {
-	m.Run()
-	if err := shared.Close(); err != nil {
-		panic(err)
-	}
-}
+func TestMain(m *testing.M) { shared.Run(m) }
 
 // awaitLimit is how long a test waits for what should happen.
 const awaitLimit = 30 * time.Second

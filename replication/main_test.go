@@ -18,12 +18,7 @@ import (
 // shared is the server of the tests of the package that need one. Each has a database and a slot of its own in it.
 var shared stack.SharedPostgres
 
-func TestMain(m *testing.M) {
-	m.Run()
-	if err := shared.Close(); err != nil {
-		panic(err)
-	}
-}
+func TestMain(m *testing.M) { shared.Run(m) }
 
 func postgres(t *testing.T) *stack.Postgres {
 	t.Helper()
