@@ -62,7 +62,7 @@ func passes(err error) bool {
 	if !errors.As(err, &pgErr) {
 		return true // the connection
 	}
-	switch pgErr.Code[:2] {
+	switch pgErr.Code[:min(2, len(pgErr.Code))] {
 	case "22", // a value that the server cannot take, such as a character that its encoding lacks
 		"42", // no such table or column, no privilege
 		"3F", // no such schema

@@ -111,6 +111,8 @@ func (k *Kafka) Close() error {
 // filled is closed and everything is settled. What cannot be delivered at the moment is tried for as long as it takes; an
 // error means that the session has to end.
 func (k *Kafka) Run(ctx context.Context, filled <-chan *decoder.Batch) error {
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()                        // whoever parks or looks up for a Run that has ended must not hold up Close
 	defer context.AfterFunc(ctx, k.end)() // a write to a silent broker must not hold up the end
 	defer k.lookup.start(ctx, k)()
 	defer k.parker.start(ctx, k)()

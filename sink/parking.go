@@ -138,6 +138,9 @@ func (p *parker) start(ctx context.Context, k *Kafka) (stop func()) {
 	p.working.Go(func() {
 		for round := range p.rounds {
 			stored, err := p.park(ctx, round)
+			if ctx.Err() != nil {
+				return // whatever park says then, it is not that the event cannot be parked
+			}
 			select {
 			case k.posts <- func() error { k.parked(round, stored, err); return nil }:
 			case <-ctx.Done():

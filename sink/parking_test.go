@@ -9,6 +9,7 @@ import (
 	"strings"
 	"sync"
 	"testing"
+	"time"
 
 	"github.com/IBM/sarama"
 	"github.com/stretchr/testify/require"
@@ -326,6 +327,84 @@ func TestLanesStayInOrderWhateverHappens(t *testing.T) {
 		}
 		require.Len(t, append(append(published[key], retried[key]...), left...), 500)
 	}
+}
+
+// A batch may have been written although its answer was lost. If it is refused when it is tried again, its sequence numbers must not
+// be used for others: the brokers would say that they have those, and they would be lost. The session ends.
+func TestARefusalAfterALostAnswerLosesNothing(t *testing.T) {
+	cluster, tap := newCluster(t, 1, kfake.SeedTopics(1, "orders"))
+	parking := new(shelf)
+	s := run(t, parkingConfig(cluster, parking))
+	first := s.commit(s.events("orders", "z")...)
+	s.awaitFlushed(first)
+	tap.set(nil, nil, func(*produceRequest) bool { return true })
+	s.commit(row{"poison", "orders", "a", "Happened", "x"})
+	eventually(t, "a first try", func() bool { return len(tap.batches("orders")) >= 2 })
+	cluster.Fault(kfake.Fault{Keys: []kmsg.Key{kmsg.Produce}, Err: kerr.InvalidRecord, Count: -1, When: carriesPoison})
+	tap.set(nil, nil, nil)
+	require.ErrorContains(t, s.result(), "may have written")
+	require.Equal(t, first, s.flushed.Load())
+	require.Empty(t, parking.ids())
+}
+
+// What came before an event without a topic is not parked behind it, though it waits for its own topic to be looked up.
+func TestWhatIsBeforeAnEventWithoutATopicIsNotParkedBehindIt(t *testing.T) {
+	cluster, _ := newCluster(t, 1, kfake.SeedTopics(1, "orders"))
+	parking := new(shelf)
+	s := runTo(t, parkingConfig(cluster, parking), "{{.EventType}}")
+	s.awaitFlushed(s.commit(
+		row{"before", "T", "a", "orders", "x"}, row{"poison", "T", "a", "no/topic", "x"}, row{"behind", "T", "a", "orders", "x"}))
+	require.Equal(t, []string{"poison", "behind"}, parking.ids())
+	require.Equal(t, []string{"before"}, recordIDs(t, cluster, "orders"))
+}
+
+// slowShelf is a Parking that does not come to an end.
+type slowShelf struct {
+	shelf
+	asked chan struct{}
+}
+
+func (s *slowShelf) Park(ctx context.Context, _ []ParkedEvent) ([]bool, error) {
+	close(s.asked)
+	<-ctx.Done()
+	return nil, context.Cause(ctx)
+}
+
+// A session that ends by itself does not wait for its Parking.
+func TestASessionEndsWhileItParks(t *testing.T) {
+	cluster, _ := newCluster(t, 1, kfake.SeedTopics(1, "orders"))
+	parking := &slowShelf{asked: make(chan struct{})}
+	s := run(t, parkingConfig(cluster, parking))
+	s.commit(row{"poison", "no/topic", "a", "Happened", "x"})
+	<-parking.asked
+	cluster.Fault(kfake.Fault{Keys: []kmsg.Key{kmsg.Produce}, Err: kerr.InvalidProducerEpoch, Count: -1})
+	s.commit(s.events("orders", "b")...)
+	require.ErrorIs(t, s.result(), sarama.ErrInvalidProducerEpoch)
+	closed := make(chan struct{})
+	go func() {
+		s.close()
+		close(closed)
+	}()
+	select {
+	case <-closed:
+	case <-time.After(patience):
+		s.cancel(nil)
+		require.Fail(t, "Close waits for the Parking")
+	}
+}
+
+// Poison that was the last event for the old partitions of a topic lets the new ones come.
+func TestPoisonDoesNotHoldUpNewPartitions(t *testing.T) {
+	cluster, _ := newCluster(t, 1)
+	require.NoError(t, cluster.CreateTopic("orders", 1, map[string]string{"max.message.bytes": fmt.Sprint(smallLimit)}))
+	parking := new(shelf)
+	s := run(t, parkingConfig(cluster, parking))
+	s.awaitFlushed(s.commit(s.events("orders", "a")...))
+	addPartitions(t, cluster, "orders", 2)
+	large := s.events("orders", "a")
+	large[0][4] = strings.Repeat("x", smallLimit)
+	s.awaitFlushed(s.commit(large...))
+	s.awaitFlushed(s.commit(s.events("orders", "b")...)) // sooner than topics are looked up anyway
 }
 
 func byNumber(a, b string) int {

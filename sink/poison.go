@@ -52,6 +52,7 @@ func (k *Kafka) refused(p *partition, reason error) {
 		k.halt(poison, reason)
 		return
 	}
+	defer k.grow(t)
 	p.queue.pop(1)
 	k.parker.hold(poison)
 	if poison.lane == 0 {

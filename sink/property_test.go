@@ -173,9 +173,9 @@ func (m *model) answer(t *rapid.T) {
 			sarama.ErrNotEnoughReplicas, sarama.ErrNotLeaderForPartition, sarama.ErrMessageSizeTooLarge,
 		}).Draw(t, "code")
 		switch {
-		case code == sarama.ErrMessageSizeTooLarge && p.sent == 1 && rapid.IntRange(0, 9).Draw(t, "poison") == 0:
+		case code == sarama.ErrMessageSizeTooLarge && p.sent == 1 && p.failures == 0 && rapid.IntRange(0, 9).Draw(t, "poison") == 0:
 			m.poisoned[p] = true
-		case code == sarama.ErrMessageSizeTooLarge && p.sent == 1:
+		case code == sarama.ErrMessageSizeTooLarge && (p.sent == 1 || p.failures > 0): // the latter ends the session
 			code = sarama.ErrNoError
 			fallthrough
 		case code == sarama.ErrNoError, code == sarama.ErrDuplicateSequenceNumber:

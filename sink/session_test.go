@@ -80,8 +80,11 @@ func newSource(t tester) *source {
 	return s
 }
 
-func (s *source) router() *router.Router {
-	r, err := router.New(router.Config{Layout: s.layout, Headers: router.DefaultHeaders()})
+func (s *source) router() *router.Router { return s.routerTo("") }
+
+// routerTo returns a router with a template of the topic.
+func (s *source) routerTo(topic string) *router.Router {
+	r, err := router.New(router.Config{Topic: topic, Layout: s.layout, Headers: router.DefaultHeaders()})
 	require.NoError(s.t, err)
 	return r
 }
@@ -196,11 +199,17 @@ func config(cluster *kfake.Cluster) Config { return Config{Brokers: cluster.List
 // run opens a session and has it run until the test ends.
 func run(t tester, cfg Config) *session {
 	t.Helper()
+	return runTo(t, cfg, "")
+}
+
+// runTo is run with a template of the topic.
+func runTo(t tester, cfg Config, topic string) *session {
+	t.Helper()
 	s := &session{source: newSource(t), ended: make(chan struct{}), log: new(logBook)}
 	ctx, cancel := context.WithCancelCause(t.Context())
 	s.cancel = cancel
 	var err error
-	s.kafka, err = Open(ctx, cfg, s.router(), s.pool, s.flushed, zerolog.New(s.log))
+	s.kafka, err = Open(ctx, cfg, s.routerTo(topic), s.pool, s.flushed, zerolog.New(s.log))
 	require.NoError(t, err)
 	go func() {
 		defer close(s.ended)

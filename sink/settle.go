@@ -47,6 +47,9 @@ func (k *Kafka) settlePartition(p *partition, reason error) error {
 	case acknowledged:
 		k.acknowledge(p)
 	case smaller:
+		if p.failures > 0 { // the sequence numbers may be taken: others under them would be told to be there already
+			return fmt.Errorf("produce to %s/%d: a batch that an earlier try may have written is refused: %w", p.topic.name, p.id, explain(reason))
+		}
 		k.split(p, reason)
 	case over:
 		return fmt.Errorf("produce to %s/%d as producer %d epoch %d: %w", p.topic.name, p.id, k.producer.id, k.producer.epoch, k.explainEnd(reason))
@@ -67,10 +70,15 @@ func (k *Kafka) acknowledge(p *partition) {
 	}
 	k.advance(p)
 	t := p.topic
+	defer k.grow(t)
 	if p.failures > 1 && t.recovered.Sample(zerolog.InfoLevel) && k.lines.allow(recovery) {
 		t.log.Info().Int32("partition", p.id).Msg("topic takes events again")
 	}
 	p.failures = 0
+}
+
+// grow has a topic looked up whose new partitions wait for the old ones to be settled, once they are.
+func (k *Kafka) grow(t *topic) {
 	if t.resize > 0 && t.settled() {
 		k.lookup.schedule(t, 0)
 	}

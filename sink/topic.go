@@ -162,11 +162,12 @@ func (k *Kafka) settleEvents(it item, n int) {
 	}
 }
 
-// admit moves the events that waited for the topic's partitions into their queues.
+// admit moves the events that waited for the topic's partitions into their queues. They were free to go when they came: what
+// is parked since then is behind them, or has taken them along.
 func (k *Kafka) admit(t *topic) {
 	for t.resize == 0 && t.waiting.len() > 0 {
 		it := t.waiting.at(0)
 		t.waiting.pop(1)
-		k.enqueue(t, it)
+		k.place(t, it)
 	}
 }
