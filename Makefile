@@ -7,6 +7,7 @@ FUZZTIME         ?= 1m
 DURATION         ?= 10m
 TESTFLAGS        ?=
 
+# -count=1 in the tests: Go does not see that those of integration build the binary, and would repeat an old result.
 export CGO_ENABLED ?= 0
 
 .DEFAULT_GOAL := help
@@ -22,13 +23,13 @@ demo: build ## run the main job on a throw-away Postgres and Kafka, about 20 s
 	go run ./examples/demo
 
 test: build ## run all tests; POMBO_TEST_REAL=1 refuses the embedded Kafka
-	go test -timeout 15m $(TESTFLAGS) ./...
+	go test -count=1 -timeout 15m $(TESTFLAGS) ./...
 
 test-race: build ## run all tests with the race detector, the connector under test included
-	CGO_ENABLED=1 go test -race -timeout 30m $(TESTFLAGS) ./...
+	CGO_ENABLED=1 go test -count=1 -race -timeout 30m $(TESTFLAGS) ./...
 
 test-faults: build ## run all tests of integration, the long ones under faults included
-	go test -tags faults -timeout 60m $(TESTFLAGS) ./integration/...
+	go test -count=1 -tags faults -timeout 60m $(TESTFLAGS) ./integration/...
 
 chaos: ## write for DURATION (10m) while everything fails at random; SEED=n repeats a run; the record goes to stdout
 	@$(MAKE) --no-print-directory build >&2
