@@ -14,6 +14,7 @@ import (
 
 	"github.com/pombo-cdc/pombo/decoder"
 	"github.com/pombo-cdc/pombo/outbox"
+	"github.com/pombo-cdc/pombo/replication"
 	"github.com/pombo-cdc/pombo/sink"
 )
 
@@ -26,7 +27,11 @@ func parkEvent(t *testing.T, db *pgx.Conn, e sink.ParkedEvent, values ...[]byte)
 	require.True(t, pool.Prepare(b, 1))
 	require.True(t, b.Append(time.Date(2026, 5, 4, 3, 2, 1, 123_456_000, time.UTC), values))
 	e.Event = b.Event(0)
-	parking := outbox.NewParking(db.Config(), db.Config().Database, layout, zerolog.Nop())
+	slot := db.Config().Database
+	stream, err := replication.Open(t.Context(), replication.Source{Postgres: db.Config(), Slot: slot, Publication: "pombo"}, db)
+	require.NoError(t, err)
+	defer func() { require.NoError(t, stream.Close()) }()
+	parking := outbox.NewParking(db.Config(), slot, stream.Walsender(), layout, zerolog.Nop())
 	parked, err := parking.Park(t.Context(), []sink.ParkedEvent{e})
 	require.NoError(t, err)
 	require.Equal(t, []bool{true}, parked)

@@ -44,6 +44,7 @@ type RetryResult struct {
 func Retry(ctx context.Context, cfg Config, opts RetryOptions) (RetryResult, error) {
 	source := cfg.Source.Postgres.Copy()
 	source.RuntimeParams["client_encoding"] = "UTF8"
+	source.RuntimeParams["idle_session_timeout"] = "0" // it is idle while Kafka takes its time
 	cfg.Source.Postgres = source
 	conn, err := connect(ctx, cfg)
 	if err != nil {

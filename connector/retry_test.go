@@ -29,7 +29,17 @@ type parkedAs struct {
 // park parks events, each as if it were refused.
 func (f *fixture) park(events ...parkedAs) {
 	f.t.Helper()
-	parking := outbox.NewParking(f.db.Config(), f.cfg.Source.Slot, f.cfg.Layout, f.cfg.Log)
+	walsender := f.walsender()
+	if walsender == 0 { // no connector runs
+		stream, err := replication.Open(f.t.Context(), f.cfg.Source, f.db)
+		require.NoError(f.t, err)
+		walsender = int(stream.Walsender())
+		defer func() {
+			require.NoError(f.t, stream.Close())
+			require.Eventually(f.t, func() bool { return f.walsender() == 0 }, awaitLimit, 10*time.Millisecond)
+		}()
+	}
+	parking := outbox.NewParking(f.db.Config(), f.cfg.Source.Slot, uint32(walsender), f.cfg.Layout, f.cfg.Log)
 	all := make([]sink.ParkedEvent, len(events))
 	for i, e := range events {
 		pool := decoder.NewPool(1<<20, f.cfg.Layout)

@@ -40,7 +40,7 @@ func runSession(stop context.Context, cfg Config, last *ending) error {
 		return explainPooler(err)
 	}
 	s := &session{
-		cfg:     cfg,
+		cfg:     held.cfg,
 		held:    held,
 		pool:    decoder.NewPool(cfg.Buffer, cfg.Layout),
 		flushed: new(checkpoint.Position),
@@ -49,7 +49,7 @@ func runSession(stop context.Context, cfg Config, last *ending) error {
 	err = s.run(stop)
 	_ = held.stream.Close()
 	*last = ending{held.record, s.flushed.Load()}
-	last.tryWrite(cfg)
+	last.tryWrite(held.cfg)
 	return err
 }
 
@@ -63,7 +63,11 @@ func (s *session) run(stop context.Context) error {
 	defer stopFor(nil)
 	defer time.AfterFunc(cmp.Or(s.cfg.term, sessionTerm), func() { stopFor(errTerm) }).Stop()
 	defer context.AfterFunc(drain, func() {
-		log.Info().Stringer("grace", s.cfg.Grace).Msg("stopping: what is under way is published and confirmed first")
+		line := log.Info().Stringer("grace", s.cfg.Grace)
+		if stop.Err() == nil {
+			line = line.AnErr("reason", context.Cause(drain))
+		}
+		line.Msg("stopping: what is under way is published and confirmed first")
 		if sleep(ctx, s.cfg.Grace) {
 			cancel(errGrace)
 		}

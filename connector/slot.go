@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"net"
 	"strings"
 	"time"
 
@@ -29,6 +30,7 @@ const (
 
 // heldSlot is what a session begins with.
 type heldSlot struct {
+	cfg      Config // that leads to its server
 	stream   *replication.Stream
 	record   *replication.Record // nil: the role may not keep one
 	recorded pglogrepl.LSN       // 0: the record is not written yet
@@ -49,7 +51,7 @@ func acquireSlot(ctx context.Context, cfg Config, last *ending) (*heldSlot, erro
 
 // standBy tries for a standbyTerm, on one connection. The error is ErrSlotInUse when that is over. It logs each new holder.
 func standBy(ctx context.Context, cfg Config, last *ending, holder *int32) (*heldSlot, error) {
-	control, err := connect(ctx, cfg)
+	control, cfg, err := connectPinned(ctx, cfg)
 	if err != nil {
 		return nil, fmt.Errorf("connect to Postgres: %w", err)
 	}
@@ -78,6 +80,29 @@ func connect(ctx context.Context, cfg Config) (*pgx.Conn, error) {
 	defer cancel()
 	return pgx.ConnectConfig(ctx, cfg.Source.Postgres)
 }
+
+// connectPinned connects too. The Config that it returns leads to the same server and to no other, where several are named: what
+// one says of its slot is not true of another's.
+func connectPinned(ctx context.Context, cfg Config) (*pgx.Conn, Config, error) {
+	postgres, pinned := cfg.Source.Postgres.Copy(), cfg.Source.Postgres.Copy()
+	dial, server := postgres.DialFunc, ""
+	postgres.DialFunc = func(ctx context.Context, network, address string) (net.Conn, error) {
+		server = address // one after the other, until one lets us in
+		return dial(ctx, network, address)
+	}
+	pinned.DialFunc = func(ctx context.Context, network, address string) (net.Conn, error) {
+		if address != server {
+			return nil, errOtherServer
+		}
+		return dial(ctx, network, address)
+	}
+	cfg.Source.Postgres = postgres
+	conn, err := connect(ctx, cfg)
+	cfg.Source.Postgres = pinned
+	return conn, cfg, err
+}
+
+var errOtherServer = errors.New("not the server of this session")
 
 // explainPooler tells what is behind a parameter of the connection that Postgres would take: PgBouncer does not know the one
 // that asks for replication (before 1.23), or those that go with it.
@@ -109,8 +134,8 @@ func tryOpen(ctx context.Context, cfg Config, control *pgx.Conn) (*heldSlot, rep
 	if err != nil {
 		return nil, health.Slot, err
 	}
-	held := &heldSlot{stream: stream, warnings: health.Warnings}
-	held.parking, err = parking(ctx, cfg, control)
+	held := &heldSlot{cfg: cfg, stream: stream, warnings: health.Warnings}
+	held.parking, err = parking(ctx, cfg, control, stream)
 	if err != nil {
 		return nil, health.Slot, errors.Join(err, stream.Close())
 	}
@@ -122,11 +147,11 @@ func tryOpen(ctx context.Context, cfg Config, control *pgx.Conn) (*heldSlot, rep
 
 // parking returns where events are parked, or nil where the role may not do that: then the first that cannot be published stops
 // the connector. With halt it does so anyway, but what follows one that was parked earlier is parked behind it.
-func parking(ctx context.Context, cfg Config, control *pgx.Conn) (sink.Parking, error) {
+func parking(ctx context.Context, cfg Config, control *pgx.Conn, stream *replication.Stream) (sink.Parking, error) {
 	err := outbox.CheckParking(ctx, control)
 	switch {
 	case err == nil:
-		return outbox.NewParking(cfg.Source.Postgres, cfg.Source.Slot, cfg.Layout, cfg.Log), nil
+		return outbox.NewParking(cfg.Source.Postgres, cfg.Source.Slot, stream.Walsender(), cfg.Layout, cfg.Log), nil
 	case !NeedsOperator(err):
 		return nil, err
 	case cfg.Park:

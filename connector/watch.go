@@ -48,7 +48,11 @@ func newWatch(s *session) *watch {
 func (w *watch) run(ctx context.Context) error {
 	interval := cmp.Or(w.session.cfg.watch, watchInterval)
 	w.warn(w.session.held.warnings)
-	for sleep(ctx, interval) {
+	wait := interval
+	if w.session.held.record != nil && w.recorded == 0 {
+		wait = 0 // a kill before the record is written would look like a slot that was moved
+	}
+	for ; sleep(ctx, wait); wait = interval {
 		err := w.check(ctx)
 		switch {
 		case ctx.Err() != nil:

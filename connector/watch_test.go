@@ -10,6 +10,7 @@ import (
 
 	"github.com/jackc/pglogrepl"
 	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgconn"
 	"github.com/jackc/pgx/v5/pgproto3"
 	"github.com/stretchr/testify/require"
 )
@@ -272,36 +273,55 @@ func TestTheRecordFollowsTheSlotWhereThereIsTraffic(t *testing.T) {
 
 // A record that cannot be written at the start of a session is made up for. Otherwise the next start would take what the session
 // has confirmed for the work of somebody else.
-func TestARecordThatCannotBeWrittenAtTheStartIsWrittenLater(t *testing.T) {
-	for name, watched := range map[string]bool{"by the watch": true, "at the end": false} {
-		t.Run(name, func(t *testing.T) {
-			f := newFixture(t)
-			if watched {
-				f.cfg.watch = 20 * time.Millisecond
-			}
-			lock, err := f.db.Begin(t.Context())
-			require.NoError(t, err)
-			_, err = lock.Exec(t.Context(), `SELECT FROM pombo.slot FOR UPDATE`)
-			require.NoError(t, err)
-			f.start()
-			f.awaitLog("not recorded yet")
-			f.awaitLog("streaming")
-			require.NoError(t, lock.Rollback(t.Context()))
-			if watched {
-				session := func() (open bool) {
-					require.NoError(t, f.db.QueryRow(t.Context(), `SELECT session IS NOT NULL FROM pombo.slot`).Scan(&open))
-					return open
-				}
-				require.Eventually(t, session, awaitLimit, 10*time.Millisecond)
-			}
-			end := f.insert()
-			require.Eventually(t, func() bool { return f.confirmed() >= end }, awaitLimit, 10*time.Millisecond)
-			f.stop()
-			require.NoError(t, await(t, f.stopped, "the end of Run"))
-			f.start()
-			f.awaitLog("streaming")
-			f.stop()
-			require.NoError(t, await(t, f.stopped, "the end of the next Run"))
-		})
+func TestARecordThatCannotBeWrittenAtTheStartIsWrittenSoon(t *testing.T) {
+	f := newFixture(t)
+	f.cfg.watch = time.Hour // it does not wait for that
+	lock, err := f.db.Begin(t.Context())
+	require.NoError(t, err)
+	_, err = lock.Exec(t.Context(), `SELECT FROM pombo.slot FOR UPDATE`)
+	require.NoError(t, err)
+	f.start()
+	f.awaitLog("not recorded yet")
+	f.awaitLog("streaming")
+	require.NoError(t, lock.Rollback(t.Context()))
+	session := func() (open bool) {
+		require.NoError(t, f.db.QueryRow(t.Context(), `SELECT session IS NOT NULL FROM pombo.slot`).Scan(&open))
+		return open
 	}
+	require.Eventually(t, session, awaitLimit, 10*time.Millisecond)
+	end := f.insert()
+	require.Eventually(t, func() bool { return f.confirmed() >= end }, awaitLimit, 10*time.Millisecond)
+	f.stop()
+	require.NoError(t, await(t, f.stopped, "the end of Run"))
+	f.start()
+	f.awaitLog("streaming")
+	f.stop()
+	require.NoError(t, await(t, f.stopped, "the end of the next Run"))
+}
+
+// Of several servers the first may come back while a session works on another. What it says is not about the slot of the session.
+func TestASessionAsksNoOtherServerThanItsOwn(t *testing.T) {
+	f := newFixture(t)
+	f.cfg.watch = 20 * time.Millisecond
+	const elsewhere = "127.0.0.9"
+	var asked atomic.Int64
+	f.dial(func(dial dialFunc) dialFunc {
+		return func(ctx context.Context, network, address string) (net.Conn, error) {
+			if strings.HasPrefix(address, elsewhere) {
+				asked.Add(1)
+				return nil, net.UnknownNetworkError("the test says so")
+			}
+			return dial(ctx, network, address)
+		}
+	})
+	own := f.cfg.Source.Postgres
+	own.Fallbacks = []*pgconn.FallbackConfig{{Host: own.Host, Port: own.Port, TLSConfig: own.TLSConfig}}
+	own.Host = elsewhere
+	checks := f.count()
+	f.start()
+	f.awaitLog("streaming")
+	f.awaitMore(checks, 5)
+	require.EqualValues(t, 1, asked.Load(), "to find out where to go")
+	f.stop()
+	require.NoError(t, await(t, f.stopped, "the end of Run"))
 }

@@ -9,6 +9,7 @@ import (
 	"github.com/jackc/pgx/v5/pgconn"
 
 	"github.com/pombo-cdc/pombo/replication"
+	"github.com/pombo-cdc/pombo/sink"
 )
 
 // What a role needs on pombo.parked_event.
@@ -60,7 +61,7 @@ func missingRights(role, rights string) error {
 func passes(err error) bool {
 	var pgErr *pgconn.PgError
 	if !errors.As(err, &pgErr) {
-		return true // the connection
+		return !errors.Is(err, sink.ErrFenced) // the connection
 	}
 	switch pgErr.Code[:min(2, len(pgErr.Code))] {
 	case "22", // a value that the server cannot take, such as a character that its encoding lacks

@@ -30,6 +30,7 @@ const awaitLimit = 30 * time.Second
 type database struct {
 	*pgx.Conn // of a superuser
 	t         *testing.T
+	walsender uint32
 	layout    *decoder.Layout
 	log       logLines
 	clock     time.Time // of the last transaction
@@ -67,7 +68,24 @@ func newDatabase(t *testing.T) *database {
 	state, err := migrations.NewState(steps)
 	require.NoError(t, err)
 	require.NoError(t, state.Up(ctx))
+	db.walsender = db.holdSlot(slot)
 	return db
+}
+
+// holdSlot makes a slot that a session has until the test ends, as a walsender does, and returns its process id.
+func (db *database) holdSlot(name string) uint32 {
+	db.t.Helper()
+	ctx := context.Background()
+	conn, err := pgx.ConnectConfig(ctx, db.Config())
+	require.NoError(db.t, err)
+	_, err = conn.Exec(ctx, `SELECT pg_create_logical_replication_slot($1, 'pgoutput', true)`, name)
+	require.NoError(db.t, err)
+	db.t.Cleanup(func() {
+		_, err := conn.Exec(ctx, `SELECT pg_drop_replication_slot($1)`, name)
+		require.NoError(db.t, err)
+		require.NoError(db.t, conn.Close(ctx))
+	})
+	return conn.PgConn().PID()
 }
 
 func (db *database) exec(statements ...string) {
@@ -90,7 +108,7 @@ func (db *database) as(attributes string) *pgx.ConnConfig {
 func (db *database) parking() *Parking { return db.parkingOf(db.Config()) }
 
 func (db *database) parkingOf(cfg *pgx.ConnConfig) *Parking {
-	return NewParking(cfg, slot, db.layout, zerolog.New(db.log))
+	return NewParking(cfg, slot, db.walsender, db.layout, zerolog.New(db.log))
 }
 
 // event is an event on its way: its id, type, key, kind and payload, each a string or nil for NULL.

@@ -37,28 +37,54 @@ const (
 // Parking is a sink.Parking in pombo.parked_event. Each call has a connection of its own, because one that stays would hold up
 // a smart shutdown of Postgres.
 type Parking struct {
-	postgres *pgx.ConnConfig
-	slot     string
-	layout   *decoder.Layout
-	log      zerolog.Logger
+	postgres  *pgx.ConnConfig
+	slot      string
+	walsender uint32
+	layout    *decoder.Layout
+	log       zerolog.Logger
 }
 
-// NewParking returns the Parking of a slot for events of the layout. It connects when it is first used.
-func NewParking(postgres *pgx.ConnConfig, slot string, layout *decoder.Layout, log zerolog.Logger) *Parking {
+// NewParking returns the Parking of a slot, for events of the layout and for as long as the slot's stream is served by the backend
+// with the process id walsender. It connects when it is first used.
+func NewParking(postgres *pgx.ConnConfig, slot string, walsender uint32, layout *decoder.Layout, log zerolog.Logger) *Parking {
 	log = log.Sample(&zerolog.BurstSampler{Burst: 9, Period: time.Minute})
-	return &Parking{postgres: postgres, slot: slot, layout: layout, log: log}
+	return &Parking{postgres: postgres, slot: slot, walsender: walsender, layout: layout, log: log}
 }
 
-// Lanes implements sink.Parking.
-func (p *Parking) Lanes(ctx context.Context) ([]sink.Lane, error) {
+// Lanes implements sink.Parking. It does not try again: at the start of a session there is nothing to keep, and a Postgres that
+// shuts down waits for the session.
+func (p *Parking) Lanes(ctx context.Context) (lanes []sink.Lane, err error) {
 	const query = `SELECT DISTINCT lane FROM pombo.parked_event WHERE slot = $1 AND lane <> 0`
-	lanes, err := try(ctx, p, 0, func(ctx context.Context, tx pgx.Tx) ([]sink.Lane, error) {
-		return collect[sink.Lane](ctx, tx, query, p.slot)
+	ctx, cancel := context.WithTimeoutCause(ctx, attemptTime, errNoAnswer)
+	defer cancel()
+	err = p.inTransaction(ctx, attemptTime, func(tx pgx.Tx) (err error) {
+		if err = p.enter(ctx, tx); err == nil {
+			lanes, err = collect[sink.Lane](ctx, tx, query, p.slot)
+		}
+		return err
 	})
 	if err != nil {
-		return nil, fmt.Errorf("read lanes of parked events: %w", err)
+		return nil, fmt.Errorf("read lanes of parked events: %w", explain(err, p.postgres.User, rightsToPark))
 	}
 	return lanes, nil
+}
+
+// enter takes the slot's lock and makes sure that the session has the slot. It need not have it any more when the transaction
+// ends: the next session reads the lanes after it has got the slot, under the same lock, and so after that end.
+func (p *Parking) enter(ctx context.Context, tx pgx.Tx) error {
+	if err := lockSlot(ctx, tx, p.slot); err != nil {
+		return err
+	}
+	const query = `SELECT EXISTS (SELECT FROM pg_replication_slots WHERE slot_name = $1 AND active_pid = $2)`
+	var ours bool
+	err := tx.QueryRow(ctx, query, p.slot, p.walsender).Scan(&ours)
+	switch {
+	case err != nil:
+		return fmt.Errorf("look who has the slot: %w", err)
+	case !ours:
+		return sink.ErrFenced
+	}
+	return nil
 }
 
 // Park implements sink.Parking. Two rows of one transaction that are the same in every column are one event: a consumer
@@ -69,10 +95,13 @@ func (p *Parking) Park(ctx context.Context, events []sink.ParkedEvent) ([]bool, 
 		rows[i] = p.row(e)
 		size += rows[i].size
 	}
-	var added []row
-	parked, err := try(ctx, p, size, func(ctx context.Context, tx pgx.Tx) (parked []bool, err error) {
+	var (
+		parked []bool
+		added  []row
+	)
+	err := p.try(ctx, size, func(ctx context.Context, tx pgx.Tx) (err error) {
 		parked, added, err = p.store(ctx, tx, rows)
-		return parked, err
+		return err
 	})
 	if err != nil {
 		return nil, fmt.Errorf("park events: %w", err)
@@ -144,7 +173,7 @@ func isText(value []byte) bool {
 
 // store parks what has to be parked, and returns of which rows that is true now and which were added.
 func (p *Parking) store(ctx context.Context, tx pgx.Tx, rows []row) (parked []bool, added []row, err error) {
-	if err := lockSlot(ctx, tx, p.slot); err != nil {
+	if err := p.enter(ctx, tx); err != nil {
 		return nil, nil, err
 	}
 	stored, err := p.stored(ctx, tx, rows)
@@ -238,23 +267,21 @@ func collect[T any](ctx context.Context, tx pgx.Tx, query string, args ...any) (
 var errNoAnswer = errors.New("Postgres does not answer") //nolint:staticcheck // a proper name
 
 // try runs do, which writes about size bytes, until it succeeds, ctx is done or trying again cannot help.
-func try[T any](ctx context.Context, p *Parking, size int, do func(context.Context, pgx.Tx) (T, error)) (T, error) {
+func (p *Parking) try(ctx context.Context, size int, do func(context.Context, pgx.Tx) error) error {
 	delays := backoff.NewExponentialBackOff() // jittered
 	delays.InitialInterval = firstRetry
 	delays.MaxInterval = lastRetry
 	limit := attemptTime + time.Duration(size/slowest)*time.Second
-	return backoff.Retry(ctx, func() (result T, err error) {
+	_, err := backoff.Retry(ctx, func() (struct{}, error) {
 		ctx, cancel := context.WithTimeoutCause(ctx, limit, errNoAnswer)
 		defer cancel()
-		err = p.inTransaction(ctx, limit, func(tx pgx.Tx) error {
-			result, err = do(ctx, tx)
-			return err
-		})
+		err := p.inTransaction(ctx, limit, func(tx pgx.Tx) error { return do(ctx, tx) })
 		if err != nil && !passes(err) {
 			err = backoff.Permanent(explain(err, p.postgres.User, rightsToPark))
 		}
-		return result, err
+		return struct{}{}, err
 	}, backoff.WithBackOff(delays), backoff.WithMaxElapsedTime(0), backoff.WithNotify(func(err error, delay time.Duration) {
 		p.log.Warn().Err(err).Stringer("retry_in", delay.Round(time.Millisecond)).Msg("parked events cannot be stored, they wait")
 	}))
+	return err
 }

@@ -13,6 +13,7 @@ import (
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgconn"
 	"github.com/jackc/pgx/v5/stdlib"
+	"github.com/rs/zerolog"
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
@@ -55,7 +56,7 @@ func TestEventsWithoutKeyWaitForNothing(t *testing.T) {
 func TestOtherSlotsHaveTheirOwnLanes(t *testing.T) {
 	db := newDatabase(t)
 	db.park(db.commit(bad("1", 7))...)
-	other := NewParking(db.Config(), "other", db.layout, db.parking().log)
+	other := NewParking(db.Config(), "other", db.holdSlot("other"), db.layout, db.parking().log)
 	parked, err := other.Park(t.Context(), db.commit(good("2", 7)))
 	require.NoError(t, err)
 	require.Equal(t, []bool{false}, parked)
@@ -210,8 +211,8 @@ func TestParkingLeavesNoSession(t *testing.T) {
 	db.park(db.commit(bad("1", 7))...)
 	require.Eventually(t, func() bool {
 		var sessions int
-		require.NoError(t, db.QueryRow(t.Context(), `SELECT count(*) FROM pg_stat_activity WHERE datname = current_database()`).Scan(&sessions))
-		return sessions == 1
+		require.NoError(t, db.QueryRow(t.Context(), `SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND pid NOT IN ($1, pg_backend_pid())`, db.walsender).Scan(&sessions))
+		return sessions == 0
 	}, awaitLimit, 10*time.Millisecond)
 }
 
@@ -337,6 +338,57 @@ func TestParkingEndsWhenItIsTold(t *testing.T) {
 	require.ErrorIs(t, err, context.Canceled)
 }
 
+// A session that was paused and wakes up, when another has the slot, parks nothing: the other may have published the event by now.
+func TestASessionThatHasLostTheSlotParksNothing(t *testing.T) {
+	db := newDatabase(t)
+	db.park(db.commit(bad("1", 7))...)
+	zombie := NewParking(db.Config(), slot, db.PgConn().PID(), db.layout, zerolog.New(db.log))
+	_, err := zombie.Park(t.Context(), db.commit(bad("2", 8)))
+	require.ErrorIs(t, err, sink.ErrFenced)
+	require.Equal(t, []string{"1"}, db.ids())
+	_, err = zombie.Lanes(t.Context())
+	require.ErrorIs(t, err, sink.ErrFenced)
+}
+
+// What a session is still writing when it loses the slot is written before the next one reads which lanes are blocked.
+func TestTheNextSessionWaitsForWhatIsBeingParked(t *testing.T) {
+	db := newDatabase(t)
+	conn, err := pgx.ConnectConfig(t.Context(), db.Config())
+	require.NoError(t, err)
+	defer func() { _ = conn.Close(context.Background()) }()
+	tx, err := conn.Begin(t.Context())
+	require.NoError(t, err)
+	require.NoError(t, db.parking().enter(t.Context(), tx))
+	lanes := make(chan []sink.Lane, 1)
+	go func() {
+		found, err := db.parking().Lanes(t.Context())
+		assert.NoError(t, err)
+		lanes <- found
+	}()
+	waits := func() (n int) {
+		require.NoError(t, db.QueryRow(t.Context(), `SELECT count(*) FROM pg_locks WHERE locktype = 'advisory' AND NOT granted`).Scan(&n))
+		return n
+	}
+	require.Eventually(t, func() bool { return waits() > 0 }, awaitLimit, 10*time.Millisecond)
+	require.Empty(t, lanes)
+	_, err = tx.Exec(t.Context(), `INSERT INTO pombo.parked_event (slot, event_id, topic, key, lane, committed_at, digest, reason, columns, cells, size)
+		VALUES ($1, '1', 'orders', '', 7, now(), '', 'too large', '{}', '{}', 0)`, slot)
+	require.NoError(t, err)
+	require.NoError(t, tx.Commit(t.Context()))
+	require.Equal(t, []sink.Lane{7}, await(t, lanes, "the lanes"))
+}
+
+// A session that begins holds nothing that is worth waiting for, and a Postgres that shuts down would wait for it.
+func TestALookForLanesIsNotTriedAgain(t *testing.T) {
+	db := newDatabase(t)
+	cfg := db.Config()
+	cfg.DialFunc = func(context.Context, string, string) (net.Conn, error) {
+		return nil, net.UnknownNetworkError("the test says so")
+	}
+	_, err := db.parkingOf(cfg).Lanes(t.Context())
+	require.ErrorContains(t, err, "the test says so")
+}
+
 func TestWhichErrorsPass(t *testing.T) {
 	for code, want := range map[string]bool{
 		"08006": true, "57P01": true, "57P03": true, "53300": true, "53100": true, "53200": true, "40001": true, "40P01": true,
@@ -346,4 +398,5 @@ func TestWhichErrorsPass(t *testing.T) {
 		require.Equal(t, want, passes(fmt.Errorf("step: %w", &pgconn.PgError{Code: code})), code)
 	}
 	require.True(t, passes(context.DeadlineExceeded))
+	require.False(t, passes(sink.ErrFenced))
 }

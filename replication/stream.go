@@ -266,6 +266,9 @@ func (s *Stream) finish() error {
 // Confirmed is the slot's position when the stream was opened.
 func (s *Stream) Confirmed() pglogrepl.LSN { return s.confirmed }
 
+// Walsender is the process id of the backend that serves the stream.
+func (s *Stream) Walsender() uint32 { return s.conn.PID() }
+
 // Close drops the connection.
 func (s *Stream) Close() error {
 	ctx, cancel := context.WithTimeout(context.Background(), closeTimeout)

@@ -4,6 +4,7 @@ import (
 	"context"
 	"crypto/sha256"
 	"encoding/binary"
+	"errors"
 	"sync"
 
 	"github.com/pombo-cdc/pombo/decoder"
@@ -17,9 +18,12 @@ type Parking interface {
 	// Park stores events in their order, all or none of them, and reports for each whether it is parked now. Only one that
 	// has no Reason of its own may be left out: if nothing is parked in the lanes that it has to wait for, it is free to go.
 	// An event that is parked already stays as it is. The events are lent for the call. It tries for as long as trying
-	// again can help; an error means that it cannot.
+	// again can help; an error means that it cannot, or is ErrFenced.
 	Park(ctx context.Context, events []ParkedEvent) (parked []bool, err error)
 }
+
+// ErrFenced is the error of a Parking whose session has lost the slot: what it would park, another may have published by now.
+var ErrFenced = errors.New("the session has lost the slot")
 
 // ParkedEvent is an event on its way to a Parking.
 type ParkedEvent struct {
@@ -142,7 +146,7 @@ func (p *parker) start(ctx context.Context, k *Kafka) (stop func()) {
 				return // whatever park says then, it is not that the event cannot be parked
 			}
 			select {
-			case k.posts <- func() error { k.parked(round, stored, err); return nil }:
+			case k.posts <- func() error { return k.parked(round, stored, err) }:
 			case <-ctx.Done():
 			}
 		}
@@ -166,14 +170,17 @@ func (p *parker) park(ctx context.Context, round []parkedItem) ([]bool, error) {
 
 // parked takes in the answer of a round. What is stored is settled. What is free to go does, with all that is held behind it:
 // the rest of a lane must not come to the Parking later than what is refused next.
-func (k *Kafka) parked(round []parkedItem, stored []bool, err error) {
+func (k *Kafka) parked(round []parkedItem, stored []bool, err error) error {
 	p := k.parker
 	p.busy = false
-	if err != nil {
-		k.cannotPark(round[0], err)
+	switch {
+	case errors.Is(err, ErrFenced):
+		return err
+	case err != nil:
+		k.cannotPark(round, err)
 		k.queued -= len(round) + len(p.held)
 		p.held = nil
-		return
+		return nil
 	}
 	var free []parkedItem
 	for i, it := range round {
@@ -206,4 +213,5 @@ func (k *Kafka) parked(round []parkedItem, stored []bool, err error) {
 		}
 		k.place(it.topic, it.item)
 	}
+	return nil
 }

@@ -393,6 +393,16 @@ func TestASessionEndsWhileItParks(t *testing.T) {
 	}
 }
 
+// A session that has lost the slot ends, and does not take that for the fault of an event.
+func TestASessionThatCannotParkBecauseItLostTheSlotEnds(t *testing.T) {
+	cluster, _ := newCluster(t, 1, kfake.SeedTopics(1, "orders"))
+	s := run(t, parkingConfig(cluster, &shelf{before: func() error { return fmt.Errorf("park events: %w", ErrFenced) }}))
+	s.commit(row{"poison", "no/topic", "a", "Happened", "x"})
+	err := s.result()
+	require.ErrorIs(t, err, ErrFenced)
+	require.False(t, errors.As(err, new(*PoisonError)), err)
+}
+
 // Poison that was the last event for the old partitions of a topic lets the new ones come.
 func TestPoisonDoesNotHoldUpNewPartitions(t *testing.T) {
 	cluster, _ := newCluster(t, 1)

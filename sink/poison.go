@@ -84,10 +84,16 @@ func (k *Kafka) lanes(t *topic, it item) parkedItem {
 // parks reports whether poison is parked. It ends with the first that cannot be.
 func (k *Kafka) parks() bool { return k.cfg.Parking != nil && !k.cfg.Halt && k.poison == nil }
 
-// cannotPark ends the session for the first event that the Parking does not take.
-func (k *Kafka) cannotPark(it parkedItem, err error) {
-	if it.reason != nil {
-		err = fmt.Errorf("%w; and it cannot be parked: %w", it.reason, err)
+// cannotPark ends the session for a round that the Parking does not take. It does not say for which of the events.
+func (k *Kafka) cannotPark(round []parkedItem, err error) {
+	it, and := round[0], ""
+	if others := len(round) - 1; others > 0 {
+		and = fmt.Sprintf(" together with %d more", others)
+	}
+	if it.reason == nil {
+		err = fmt.Errorf("it waits behind a parked event, and cannot be parked%s: %w", and, err)
+	} else {
+		err = fmt.Errorf("%w; and it cannot be parked%s: %w", it.reason, and, err)
 	}
 	k.halt(it, err)
 }
