@@ -66,17 +66,20 @@ type app struct {
 
 // report tells an error, or each of those that it joins.
 func (a *app) report(err error) {
-	all := []error{err}
-	if joined, ok := err.(interface{ Unwrap() []error }); ok {
-		all = joined.Unwrap()
-	}
-	for _, err := range all {
-		if a.log != nil {
-			a.log.Error().Msg(err.Error())
-			continue
+	if several, ok := err.(interface{ Unwrap() []error }); ok {
+		// One with several %w has the method too, and is one sentence.
+		if parts := several.Unwrap(); err.Error() == errors.Join(parts...).Error() {
+			for _, part := range parts {
+				a.report(part)
+			}
+			return
 		}
-		fmt.Fprintf(a.stderr, "pombo: %v\n", err)
 	}
+	if a.log != nil {
+		a.log.Error().Msg(err.Error())
+		return
+	}
+	fmt.Fprintf(a.stderr, "pombo: %v\n", err)
 }
 
 func (a *app) commandLine() *urfave.App {

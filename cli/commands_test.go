@@ -50,7 +50,7 @@ func TestSetupStatusTeardown(t *testing.T) {
 
 	code, stdout, stderr = execute(t, "status")
 	assert.Equal(t, exitStopped, code, stderr)
-	assert.Contains(t, stdout, "slot          pombo_cli in database pombo_cli\nreader        not active: is `pombo run` running?\n")
+	assert.Contains(t, stdout, "slot          pombo_cli in database pombo_cli\nreader        not active: start `pombo run`, or if it runs, see in its log what keeps it from the slot or from Kafka\n")
 
 	code, stdout, stderr = execute(t, "status", "--json")
 	assert.Equal(t, exitStopped, code, stderr)

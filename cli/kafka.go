@@ -18,9 +18,10 @@ import (
 const (
 	defaultBrokerPort = "9092"
 
-	// The budget of rows in flight, in bytes. The smallest leaves each of the batches that share it room for rows.
+	// The budget of rows in flight, in bytes. The smallest leaves each of the batches that share it room for rows, and with the
+	// largest a place in a batch is an int32.
 	minBuffer = 1 << 20
-	maxBuffer = 1 << 40
+	maxBuffer = 1 << 37
 )
 
 // kafka returns how to write to Kafka what comes from src.

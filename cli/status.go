@@ -46,7 +46,7 @@ func (a *app) status() *urfave.Command {
 }
 
 func printStatus(w io.Writer, s replication.Status) error {
-	reader := "not active: is `pombo run` running?"
+	reader := "not active: start `pombo run`, or if it runs, see in its log what keeps it from the slot or from Kafka"
 	if s.Active {
 		reader = fmt.Sprintf("active (pid %d)", s.ActivePID)
 	}
@@ -55,7 +55,10 @@ func printStatus(w io.Writer, s replication.Status) error {
 		wal += " (" + s.InvalidationReason + ")"
 	}
 	safe := "no limit (max_slot_wal_keep_size)"
-	if s.SafeWALBytes != nil {
+	switch {
+	case s.WALStatus == "lost":
+		safe = "none: the slot is lost, and `pombo setup` says what to do"
+	case s.SafeWALBytes != nil:
 		safe = size(*s.SafeWALBytes) + " until the slot is lost"
 	}
 	lines := [][2]string{

@@ -56,6 +56,9 @@ func Retry(ctx context.Context, cfg Config, opts RetryOptions) (RetryResult, err
 		return RetryResult{}, err
 	}
 	defer unlock()
+	if err := outbox.CheckManaging(ctx, conn); err != nil {
+		return RetryResult{}, err // before anything is published that could not be deleted
+	}
 	r := newRetry(cfg, conn, opts)
 	if err := r.look(ctx); err != nil || r.total == 0 {
 		return RetryResult{}, err
@@ -123,7 +126,9 @@ func (r *retry) look(ctx context.Context) error {
 // publish runs a sink and feeds it.
 func (r *retry) publish(ctx context.Context) error {
 	to := r.cfg.Kafka
-	to.ProducerName = "" // the running connector must not be fenced off
+	if to.ProducerName != "" {
+		to.ProducerName += "-retry" // this fences off a retry that was cut off, and not the running connector
+	}
 	to.Parking = r.rest
 	kafka, err := sink.Open(ctx, to, r.cfg.Router, r.pool, new(checkpoint.Position), r.cfg.Log)
 	if err != nil {

@@ -7,6 +7,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/jackc/pgx/v5"
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 	"github.com/twmb/franz-go/pkg/kgo"
@@ -111,6 +112,26 @@ func TestRetryPublishesInOrderAndOpensTheLanes(t *testing.T) {
 	require.Equal(t, want, f.consume(len(want)))
 }
 
+// What may not be deleted is not published, or each try would publish it again.
+func TestARetryPublishesNothingThatItMayNotDelete(t *testing.T) {
+	f := newFixture(t)
+	f.park(parkedAs{"1", 7, ""})
+	held := f.holdProduce()
+	role := f.cfg.Source.Slot
+	_, err := f.db.Exec(t.Context(), `CREATE ROLE `+role+` LOGIN PASSWORD 'secret'; GRANT USAGE ON SCHEMA pombo TO `+role+`; GRANT SELECT, INSERT ON pombo.parked_event TO `+role,
+		pgx.QueryExecModeSimpleProtocol)
+	require.NoError(t, err)
+	t.Cleanup(func() {
+		_, err := f.db.Exec(context.Background(), `DROP OWNED BY `+role+`; DROP ROLE `+role, pgx.QueryExecModeSimpleProtocol)
+		require.NoError(t, err)
+	})
+	f.cfg.Source.Postgres.User, f.cfg.Source.Postgres.Password = role, "secret"
+	_, err = Retry(t.Context(), f.cfg, RetryOptions{})
+	require.True(t, NeedsOperator(err), err)
+	require.ErrorContains(t, err, "GRANT")
+	require.Empty(t, held)
+}
+
 func TestRetryOfNothing(t *testing.T) {
 	f := newFixture(t)
 	f.cfg.Kafka.Brokers = []string{"127.0.0.1:1"}
@@ -152,6 +173,38 @@ func TestRetryGoesOnUntilItsLanesAreOpen(t *testing.T) {
 	require.Equal(t, []string{"1", "2", "3", "4"}, f.consume(4))
 }
 
+// A batch that a retry was cut off with may reach the brokers late, when the next retry has opened the lane and newer events have
+// been published. It is refused.
+func TestALateBatchOfARetryThatWasCutOffIsRefused(t *testing.T) {
+	f := newFixture(t)
+	f.park(parkedAs{"1", 7, ""})
+	held := f.holdProduce()
+	ctx, cutOff := context.WithCancel(t.Context())
+	ended := make(chan error, 1)
+	go func() {
+		_, err := Retry(ctx, f.cfg, RetryOptions{})
+		ended <- err
+	}()
+	late := await(t, held, "a produce request")
+	cutOff()
+	require.ErrorIs(t, await(t, ended, "the end of Retry"), context.Canceled)
+	second := f.retry(RetryOptions{})
+	await(t, held, "a produce request")()
+	await(t, second, "the end of Retry")
+	late()
+	third := f.parkAndRetry("2", held)
+	require.Equal(t, RetryResult{Published: 1}, third)
+	require.Equal(t, []string{"1", "2"}, f.consume(2))
+}
+
+func (f *fixture) parkAndRetry(id string, held <-chan func()) RetryResult {
+	f.t.Helper()
+	f.park(parkedAs{id, 7, ""})
+	retried := f.retry(RetryOptions{})
+	await(f.t, held, "a produce request")()
+	return await(f.t, retried, "the end of Retry")
+}
+
 // retry runs Retry, which has to succeed.
 func (f *fixture) retry(opts RetryOptions) <-chan RetryResult {
 	retried := make(chan RetryResult, 1)
@@ -187,8 +240,12 @@ func TestRetryDoesNotFenceTheConnector(t *testing.T) {
 		named <- request.(*kmsg.InitProducerIDRequest).TransactionalID
 		return nil, nil, false
 	})
-	f.park(parkedAs{"1", 7, ""})
-	_, err := Retry(t.Context(), f.cfg, RetryOptions{})
+	f.park(parkedAs{"1", 7, ""}, parkedAs{"2", 8, ""})
+	_, err := Retry(t.Context(), f.cfg, RetryOptions{Which: &outbox.Which{ID: "1"}})
+	require.NoError(t, err)
+	require.Equal(t, f.cfg.Kafka.ProducerName+"-retry", *await(t, named, "a producer id"))
+	f.cfg.Kafka.ProducerName = ""
+	_, err = Retry(t.Context(), f.cfg, RetryOptions{})
 	require.NoError(t, err)
 	require.Nil(t, await(t, named, "a producer id"))
 }

@@ -64,8 +64,8 @@ func (s *session) run(stop context.Context) error {
 	defer time.AfterFunc(cmp.Or(s.cfg.term, sessionTerm), func() { stopFor(errTerm) }).Stop()
 	defer context.AfterFunc(drain, func() {
 		line := log.Info().Stringer("grace", s.cfg.Grace)
-		if stop.Err() == nil {
-			line = line.AnErr("reason", context.Cause(drain))
+		if errors.Is(context.Cause(drain), errTerm) {
+			line = line.Str("reason", errTerm.Error()) // of any other an operator is told, at the end
 		}
 		line.Msg("stopping: what is under way is published and confirmed first")
 		if sleep(ctx, s.cfg.Grace) {
@@ -77,9 +77,9 @@ func (s *session) run(stop context.Context) error {
 	switch {
 	case drain.Err() == nil:
 		return err
-	case err != nil:
+	case err != nil && stop.Err() != nil:
 		log.Warn().Err(err).Msg("stopped before everything was confirmed: some events will be sent again")
-	default:
+	case err == nil:
 		log.Info().Stringer("confirmed", s.flushed.Load()).Msg("everything received is published and confirmed")
 	}
 	if stop.Err() == nil {

@@ -90,14 +90,15 @@ func connectPinned(ctx context.Context, cfg Config) (*pgx.Conn, Config, error) {
 		server = address // one after the other, until one lets us in
 		return dial(ctx, network, address)
 	}
+	cfg.Source.Postgres = postgres
+	conn, err := connect(ctx, cfg)
+	own := server // which a request to cancel a query, that may come at any time, sets again
 	pinned.DialFunc = func(ctx context.Context, network, address string) (net.Conn, error) {
-		if address != server {
+		if address != own {
 			return nil, errOtherServer
 		}
 		return dial(ctx, network, address)
 	}
-	cfg.Source.Postgres = postgres
-	conn, err := connect(ctx, cfg)
 	cfg.Source.Postgres = pinned
 	return conn, cfg, err
 }

@@ -21,23 +21,32 @@ const (
 // CheckParking reports whether the session's role can park events, without changing anything. Its error is an ActionError if
 // it cannot.
 func CheckParking(ctx context.Context, conn *pgx.Conn) error {
+	return checkRights(ctx, conn, rightsToPark)
+}
+
+// CheckManaging reports in the same way whether it can retry and discard them.
+func CheckManaging(ctx context.Context, conn *pgx.Conn) error {
+	return checkRights(ctx, conn, rightsToManage)
+}
+
+func checkRights(ctx context.Context, conn *pgx.Conn, rights string) error {
 	const query = `
 SELECT current_user, (
-  SELECT has_schema_privilege(n.oid, 'USAGE') AND has_table_privilege(c.oid, 'SELECT') AND has_table_privilege(c.oid, 'INSERT')
+  SELECT has_schema_privilege(n.oid, 'USAGE') AND (SELECT bool_and(has_table_privilege(c.oid, r)) FROM unnest(string_to_array($1, ', ')) r)
   FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace
   WHERE n.nspname = 'pombo' AND c.relname = 'parked_event')`
 	var (
 		role    string
 		granted *bool // nil: there is no such table
 	)
-	err := conn.QueryRow(ctx, query).Scan(&role, &granted)
+	err := conn.QueryRow(ctx, query, rights).Scan(&role, &granted)
 	switch {
 	case err != nil:
 		return fmt.Errorf("read privileges on pombo.parked_event: %w", err)
 	case granted == nil:
 		return missingTable()
 	case !*granted:
-		return missingRights(role, rightsToPark)
+		return missingRights(role, rights)
 	}
 	return nil
 }
@@ -98,6 +107,6 @@ func explain(err error, role, rights string) error {
 	}
 	return &replication.ActionError{
 		Problem: fmt.Sprintf("table pombo.parked_event cannot take the event: %s (SQLSTATE %s, %s)", pgErr.Message, pgErr.Code, pgErr.Where),
-		Cure:    "correct what keeps it from its topic, and start again",
+		Cure:    "correct what keeps it from its topic",
 	}
 }

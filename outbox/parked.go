@@ -120,7 +120,7 @@ func CountParked(ctx context.Context, conn *pgx.Conn, slot string) (*int64, erro
 }
 
 // LockManagement keeps other sessions from retrying or discarding the slot's parked events until unlock is called. Its error
-// says that another does so already.
+// says that another does so already, or that the server cannot be asked.
 func LockManagement(ctx context.Context, conn *pgx.Conn, slot string) (unlock func(), err error) {
 	const key = `(hashtextextended('pombo parked ' || $1, 0))`
 	var locked bool

@@ -1,5 +1,5 @@
-// Package outbox is the SQL on schema pombo while events flow, and on the user's table. It owns the parked events: those that
-// cannot be published as they are, and later ones of the same lane, which wait behind them.
+// Package outbox owns pombo.parked_event, the events that cannot be published as they are, and later ones of the same lane, which
+// wait behind them.
 //
 // The table pombo.parked_event alone says whether a lane is blocked: it is as long as an event of it is there.
 // Whoever adds or removes events holds the slot's advisory lock until the transaction ends, so that "the lane is open" and

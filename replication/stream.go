@@ -170,7 +170,7 @@ func startError(err error, src Source) error {
 		if strings.Contains(pgErr.Message, "can no longer") || strings.Contains(pgErr.Message, "cannot read from logical replication slot") {
 			return &ActionError{
 				Problem: fmt.Sprintf("slot %q is lost: Postgres has removed WAL that it still needed (%s)", src.Slot, pgErr.Message),
-				Cure:    "run `pombo teardown`, then `pombo setup`; events that were not published yet are still in the table",
+				Cure:    "publish from the table what it had not confirmed, and run `pombo teardown`, then `pombo setup`",
 			}
 		}
 	}

@@ -67,7 +67,7 @@ func (a *assembler) fits(e decoder.Event, limit int) bool {
 func (a *assembler) tooLarge(e decoder.Event, limit int) error {
 	size := humanize.Comma(int64(batchOverhead + a.recordSize(e)))
 	if batchOverhead+a.recordSize(e) > maxRecord() {
-		return fmt.Errorf("with %s bytes it is larger than a request to Kafka may be (%s bytes)", size, humanize.Comma(int64(maxRecord())))
+		return fmt.Errorf("with %s bytes it is larger than a request to Kafka may be (%s bytes): make it smaller, or park it", size, humanize.Comma(int64(maxRecord())))
 	}
 	return fmt.Errorf("with %s bytes it is larger than the %s bytes of the topic's max.message.bytes: raise that", size, humanize.Comma(int64(limit)))
 }

@@ -92,7 +92,7 @@ func Open(ctx context.Context, cfg Config, r *router.Router, pool *decoder.Pool,
 		return nil, errors.Join(err, k.Close())
 	}
 	if k.parker, err = newParker(ctx, cfg.Parking); err != nil {
-		return nil, errors.Join(fmt.Errorf("ask for parked events: %w", err), k.Close())
+		return nil, errors.Join(err, k.Close())
 	}
 	return k, nil
 }

@@ -71,10 +71,11 @@ func (k *Kafka) acknowledge(p *partition) {
 	k.advance(p)
 	t := p.topic
 	defer k.grow(t)
-	if p.failures > 1 && t.recovered.Sample(zerolog.InfoLevel) && k.lines.allow(recovery) {
-		t.log.Info().Int32("partition", p.id).Msg("topic takes events again")
-	}
 	p.failures = 0
+	if t.troubled && t.recovered.Sample(zerolog.InfoLevel) && k.lines.allow(recovery) {
+		t.log.Info().Msg("topic takes events again")
+	}
+	t.troubled = false
 }
 
 // grow has a topic looked up whose new partitions wait for the old ones to be settled, once they are.
@@ -108,6 +109,7 @@ func (k *Kafka) blocked(t *topic, failures int, reason error) {
 	if failures < worthTelling {
 		return // a leader that moves, or a topic that is just being made
 	}
+	t.troubled = true
 	if id, ok := t.oldest(); ok && t.trouble.Sample(zerolog.WarnLevel) && k.lines.allow(causeOf(reason)) {
 		t.log.Warn().Str("event", id).Int("attempt", failures).Stringer("retry_in", delay.Round(time.Millisecond)).
 			AnErr("reason", explain(reason)).Msg("topic does not take events, they wait")

@@ -30,6 +30,7 @@ type topic struct {
 	waiting    queue[item] // events without a partition yet
 	next       int         // partition of the next event without a key
 	failures   int         // look-ups in a row that failed
+	troubled   bool        // it did not take events for a while, and has not taken one since
 	log        zerolog.Logger
 	trouble    zerolog.BurstSampler // of lines that say what is wrong with it
 	recovered  zerolog.BurstSampler // of lines that nothing is

@@ -98,7 +98,7 @@ func (i *instance) signal(s syscall.Signal) {
 	if i.process == nil {
 		return
 	}
-	i.killed = i.killed || s == syscall.SIGKILL
+	i.killed = i.killed || s == syscall.SIGKILL || s == syscall.SIGTERM && i.streaming.IsZero() // which may not listen yet
 	_ = i.process.Signal(s)
 }
 
