@@ -180,9 +180,9 @@ func (f kafkaFiles) write(settings map[string]string) error {
 var quickStart = []string{"-XX:TieredStopAtLevel=1", "-Xshare:auto"}
 
 func (f kafkaFiles) formatCommand() []string {
-	id := base64.RawURLEncoding.EncodeToString(f.clusterID[:]) // what Kafka wants
+	id := base64.RawURLEncoding.EncodeToString(f.clusterID[:]) // what Kafka wants, which may begin with a dash
 	return slices.Concat(quickStart, f.java(),
-		[]string{"kafka.tools.StorageTool", "format", "--config", f.properties(), "--cluster-id", id})
+		[]string{"kafka.tools.StorageTool", "format", "--config", f.properties(), "--cluster-id=" + id})
 }
 
 func (f kafkaFiles) brokerCommand(optimize bool) []string {
