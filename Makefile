@@ -22,7 +22,7 @@ build: ## build bin/pombo
 demo: build ## run the main job on a throw-away Postgres and Kafka, about 20 s
 	go run ./examples/demo
 
-test: build ## run all tests; POMBO_TEST_REAL=1 refuses the embedded Kafka
+test: build ## run all tests but the long ones; POMBO_TEST_REAL=1 refuses the embedded Kafka
 	go test -count=1 -timeout 15m $(TESTFLAGS) ./...
 
 test-race: build ## run all tests with the race detector, the connector under test included

@@ -8,9 +8,6 @@ import (
 	"github.com/twmb/franz-go/pkg/kfake"
 )
 
-// throttleTime is how long a broker is to be spared, in answers that a wiretap changes. It is longer than a test waits.
-const throttleTime = 5 * patience
-
 // A broker that throttles us gets nothing for as long as it says, and nobody else waits for that.
 func TestAThrottledBrokerHoldsUpNoOther(t *testing.T) {
 	cluster, tap := newCluster(t, 2, kfake.SeedTopics(2, "orders"))
@@ -18,7 +15,14 @@ func TestAThrottledBrokerHoldsUpNoOther(t *testing.T) {
 		require.NoError(t, cluster.MoveTopicPartition("orders", p, p))
 	}
 	s := run(t, config(cluster))
-	tap.change(func() { tap.throttle = func(r *produceRequest) bool { return r.node == 0 } })
+	tap.change(func() {
+		tap.throttle = func(r *produceRequest) time.Duration {
+			if r.node == 0 {
+				return 5 * patience // longer than the test waits
+			}
+			return 0
+		}
+	})
 	s.awaitFlushed(s.commit(s.onPartition(2, 0)...))
 	s.commit(s.onPartition(2, 0)...)
 	s.commit(s.onPartition(2, 1)...)
@@ -28,8 +32,13 @@ func TestAThrottledBrokerHoldsUpNoOther(t *testing.T) {
 
 // It gets what has waited when the time is over.
 func TestAThrottledBrokerIsSentToAgain(t *testing.T) {
-	br := &broker{ready: []*partition{{}}, spare: time.Now().Add(time.Hour)}
-	require.Positive(t, br.rest())
-	br.spare = time.Now()
-	require.LessOrEqual(t, br.rest(), time.Duration(0))
+	cluster, tap := newCluster(t, 1, kfake.SeedTopics(1, "orders"))
+	s := run(t, config(cluster))
+	const spare = 200 * time.Millisecond
+	tap.change(func() { tap.throttle = func(*produceRequest) time.Duration { return spare } })
+	s.awaitFlushed(s.commit(s.events("orders", "a")...))
+	began := time.Now()
+	s.awaitFlushed(s.commit(s.events("orders", "a")...))
+	s.awaitFlushed(s.commit(s.events("orders", "a")...))
+	require.GreaterOrEqual(t, time.Since(began), spare)
 }

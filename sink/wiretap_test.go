@@ -7,6 +7,7 @@ import (
 	"net"
 	"slices"
 	"sync"
+	"time"
 
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
@@ -25,11 +26,11 @@ type wiretap struct {
 	mostOpen map[int]int // by broker
 	conns    map[*tappedConn]bool
 	brokers  []*tappedListener
-	hold     func(node int, key int16) bool // requests that the broker does not get yet
-	mute     func(*produceRequest) bool     // answers that the client does not get yet
-	lose     func(*produceRequest) bool     // answers in place of which the connection ends
-	deaf     bool                           // nothing is read from clients any more
-	throttle func(*produceRequest) bool     // answers that tell the client to spare the broker
+	hold     func(node int, key int16) bool      // requests that the broker does not get yet
+	mute     func(*produceRequest) bool          // answers that the client does not get yet
+	lose     func(*produceRequest) bool          // answers in place of which the connection ends
+	deaf     bool                                // nothing is read from clients any more
+	throttle func(*produceRequest) time.Duration // for how long answers tell the client to spare the broker
 }
 
 // produceRequest is a request to produce as it was on the wire.
@@ -54,7 +55,7 @@ func newWiretap(t tester) *wiretap {
 	w := &wiretap{t: t, mostOpen: make(map[int]int), conns: make(map[*tappedConn]bool)}
 	w.moved = sync.NewCond(&w.mu)
 	w.set(nil, nil, nil)
-	w.throttle = func(*produceRequest) bool { return false }
+	w.throttle = func(*produceRequest) time.Duration { return 0 }
 	return w
 }
 
@@ -337,8 +338,8 @@ func (c *tappedConn) pass(answer []byte) bool {
 	for !c.ended && c.tap.mute(r) {
 		c.tap.moved.Wait()
 	}
-	if c.tap.throttle(r) {
-		binary.BigEndian.PutUint32(answer[len(answer)-4:], uint32(throttleTime.Milliseconds())) // the last field of version 7
+	if spare := c.tap.throttle(r); spare > 0 {
+		binary.BigEndian.PutUint32(answer[len(answer)-4:], uint32(spare.Milliseconds())) // the last field of version 7
 	}
 	if !c.ended {
 		c.noteAnswer(r, answer[8:])
