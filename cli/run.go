@@ -38,7 +38,7 @@ func (a *app) run() *urfave.Command {
 			return err
 		}
 		a.log = &cfg.Log
-		saveMemory()
+		saveMemory(cfg.Buffer)
 		if setup {
 			err := setUp(ctx, cfg, opts)
 			switch {
@@ -56,10 +56,15 @@ func (a *app) run() *urfave.Command {
 // use holds few pointers, so that is cheap.
 const gcPercent = 50
 
-// saveMemory sets gcPercent, unless the operator has chosen another with GOGC.
-func saveMemory() {
+// saveMemory has the heap collected early: by gcPercent, and still earlier where it comes near to what the buffer, what belongs
+// to each of its rows and the connections take. GOGC and GOMEMLIMIT are for the operator to choose others.
+func saveMemory(buffer int) {
+	const connections = 20 << 20 // bytes
 	if os.Getenv("GOGC") == "" {
 		debug.SetGCPercent(gcPercent)
+	}
+	if os.Getenv("GOMEMLIMIT") == "" {
+		debug.SetMemoryLimit(int64(buffer + buffer/2 + connections))
 	}
 }
 
