@@ -59,6 +59,10 @@ func tracks() []track {
 			{"restart Postgres immediately", 2, 2 * time.Second, func(a *act) error { return a.downPostgres(stack.Immediate) }},
 			{"terminate walsender", 2, 0, (*act).terminateWalsender},
 		}},
+		{"operator", 5 * time.Second, 20 * time.Second, []kind{
+			{"retry parked events", 2, 0, (*act).retryParked},
+			{"retry parked events in vain", 1, 0, (*act).retryInVain},
+		}},
 		{"network", time.Second, 8 * time.Second, []kind{
 			{"reset connections to Postgres", 2, 0, func(a *act) error { a.toPostgres().Reset(); return nil }},
 			{"stall connections to Postgres", 2, 8 * time.Second, func(a *act) error { return a.stall(a.toPostgres()) }},

@@ -109,19 +109,16 @@ func (s *stage) write(ctx, over context.Context, seed uint64, number int, pace <
 	}
 	w := &workload.Writer{
 		Conn: conn, Connect: connect, Ledger: s.ledger, Type: types[n], Topic: aggregateTypes[types[n]],
-		Aggregates: (aggregates + n) / len(types), Rand: rand.New(rand.NewPCG(seed, uint64(1000+number))), Large: largePayload,
+		Aggregates: (aggregates + n) / len(types), Rand: rand.New(rand.NewPCG(seed, uint64(1000+number))), Large: largePayload, Poison: poisonPayload,
 	}
 	defer func() { _ = w.Conn.Close(context.WithoutCancel(ctx)) }()
 	return w.Run(over, pace)
 }
 
-// settle waits until everything has arrived and is confirmed.
+// settle waits until everything is confirmed, has what is parked published, and waits until everything has arrived.
 func (s *stage) settle(ctx context.Context) error {
 	ctx, cancel := context.WithTimeoutCause(ctx, patience, fmt.Errorf("not everything arrives within %s", patience))
 	defer cancel()
-	if _, err := s.ledger.Await(ctx, workload.Report.Complete); err != nil {
-		return err
-	}
 	conn, err := pgx.Connect(ctx, s.dsn)
 	if err != nil {
 		return err
@@ -131,10 +128,18 @@ func (s *stage) settle(ctx context.Context) error {
 	if err := conn.QueryRow(ctx, `SELECT pg_current_wal_insert_lsn()::text`).Scan(&end); err != nil {
 		return err
 	}
-	return await(ctx, "the slot is not confirmed to its end", func() (confirmed bool, err error) {
+	err = await(ctx, "the slot is not confirmed to its end", func() (confirmed bool, err error) {
 		err = conn.QueryRow(ctx, `SELECT confirmed_flush_lsn >= $1::pg_lsn FROM pg_replication_slots`, end).Scan(&confirmed)
 		return confirmed, err
 	})
+	if err != nil {
+		return err
+	}
+	if err := s.publishParked(ctx, conn); err != nil {
+		return err
+	}
+	_, err = s.ledger.Await(ctx, workload.Report.Complete)
+	return err
 }
 
 // readToTheEnd waits until every record that is in the topics has been checked, so that no late one is missed.

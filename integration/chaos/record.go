@@ -27,6 +27,10 @@ type record struct {
 	Faults []inflicted    `json:"faults"`
 	Counts map[string]int `json:"counts"` // of faults by kind
 
+	Retries       int `json:"parked_retries"`
+	RetriesCutOff int `json:"parked_retries_cut_off"`
+	Parked        int `json:"parked"` // events that a retry has published
+
 	PomboStarts int       `json:"pombo_starts"`
 	PeakMemory  int       `json:"peak_memory_bytes"` // of the larger of both instances
 	Sessions    []session `json:"sessions"`
@@ -84,6 +88,8 @@ func (r *record) finish(s *stage, played error) error {
 	for _, each := range r.Sessions {
 		r.Repeatable += each.Unconfirmed
 	}
+	r.Retries, r.RetriesCutOff, r.Parked = s.operator.retries, s.operator.cutOff, s.operator.published
+	r.Repeatable += retryPart * r.RetriesCutOff
 	for _, i := range s.instances {
 		r.PomboStarts += i.starts
 		r.PeakMemory = max(r.PeakMemory, int(i.peak))
@@ -122,6 +128,7 @@ func (r *record) printTable() {
 		{"faults", len(r.Faults)},
 		{"starts of pombo", r.PomboStarts},
 		{"sessions", len(r.Sessions)},
+		{"events parked, and published by a retry", r.Parked},
 		{"peak memory of pombo", fmt.Sprintf("%.1f MiB", float64(r.PeakMemory)/(1<<20))},
 	})
 	t.AppendSeparator()

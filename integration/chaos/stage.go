@@ -8,6 +8,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"strconv"
 	"strings"
 
 	"github.com/IBM/sarama"
@@ -38,6 +39,7 @@ type stage struct {
 	instances []*instance
 	ledger    *workload.Ledger
 	sessions  *sessions
+	operator  operator
 }
 
 // openStage starts the servers and sets pombo up. The instances do not run yet.
@@ -97,7 +99,10 @@ func (s *stage) createTopics() error {
 	}
 	defer func() { _ = admin.Close() }()
 	for _, topic := range aggregateTypes {
-		err := admin.CreateTopic(topic, &sarama.TopicDetail{NumPartitions: partitions, ReplicationFactor: brokers}, false)
+		err := admin.CreateTopic(topic, &sarama.TopicDetail{
+			NumPartitions: partitions, ReplicationFactor: brokers,
+			ConfigEntries: map[string]*string{"max.message.bytes": new(strconv.Itoa(lowLimit))},
+		}, false)
 		if err != nil {
 			return fmt.Errorf("create topic %s: %w", topic, err)
 		}

@@ -2,6 +2,7 @@ package workload
 
 import (
 	"context"
+	"encoding/hex"
 	"errors"
 	"fmt"
 	"math/rand/v2"
@@ -29,6 +30,8 @@ type Writer struct {
 
 	// Large is the length of the longest payload, in bytes; one in fifty is that long or less. 0 is no large ones.
 	Large int
+	// Poison is the length of payloads that no compression makes smaller, in bytes; one in five hundred is such. 0 is none.
+	Poison int
 	// Connect gets another connection when Conn is lost. If it is nil, Run ends then.
 	Connect func(context.Context) (*pgx.Conn, error)
 
@@ -77,9 +80,16 @@ func (w *Writer) Transaction(ctx context.Context, events int, commit bool) error
 }
 
 func (w *Writer) event(key string, seq int64) Event {
-	note := w.Rand.IntN(100)
-	if w.Large > 0 && w.Rand.IntN(50) == 0 {
-		note = w.Rand.IntN(w.Large / len("é"))
+	note := strings.Repeat("é", w.Rand.IntN(100))
+	switch {
+	case w.Poison > 0 && w.Rand.IntN(500) == 0:
+		noise := make([]byte, w.Poison/2)
+		for i := range noise {
+			noise[i] = byte(w.Rand.Uint32())
+		}
+		note = hex.EncodeToString(noise)
+	case w.Large > 0 && w.Rand.IntN(50) == 0:
+		note = strings.Repeat("é", w.Rand.IntN(w.Large/len("é")))
 	}
 	return Event{
 		ID:      uuid.NewString(),
@@ -87,7 +97,7 @@ func (w *Writer) event(key string, seq int64) Event {
 		Key:     key,
 		Seq:     seq,
 		Type:    w.Type + "Changed",
-		Payload: fmt.Appendf(nil, `{"aggregate":%q,"seq":%d,"note":%q}`, key, seq, strings.Repeat("é", note)),
+		Payload: fmt.Appendf(nil, `{"aggregate":%q,"seq":%d,"note":%q}`, key, seq, note),
 	}
 }
 
