@@ -59,7 +59,7 @@ const gcPercent = 50
 // saveMemory has the heap collected early: by gcPercent, and still earlier where it comes near to what the buffer, what belongs
 // to each of its rows and the connections take. GOGC and GOMEMLIMIT are for the operator to choose others.
 func saveMemory(buffer int) {
-	const connections = 20 << 20 // bytes
+	const connections = 12 << 20 // bytes
 	if os.Getenv("GOGC") == "" {
 		debug.SetGCPercent(gcPercent)
 	}
