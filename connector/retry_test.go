@@ -179,30 +179,31 @@ func TestALateBatchOfARetryThatWasCutOffIsRefused(t *testing.T) {
 	f := newFixture(t)
 	f.park(parkedAs{"1", 7, ""})
 	held := f.holdProduce()
-	ctx, cutOff := context.WithCancel(t.Context())
+	late := f.cutOffRetry(held)
+	second := f.retry(RetryOptions{})
+	await(t, held, "a produce request")()
+	await(t, second, "the end of Retry")
+	late()
+	f.park(parkedAs{"2", 7, ""})
+	third := f.retry(RetryOptions{})
+	await(t, held, "a produce request")()
+	require.Equal(t, RetryResult{Published: 1}, await(t, third, "the end of Retry"))
+	require.Equal(t, []string{"1", "2"}, f.consume(2))
+}
+
+// cutOffRetry cancels a Retry whose first request is held, and returns the function that lets the broker have that.
+func (f *fixture) cutOffRetry(held <-chan func()) (late func()) {
+	f.t.Helper()
+	ctx, cutOff := context.WithCancel(f.t.Context())
 	ended := make(chan error, 1)
 	go func() {
 		_, err := Retry(ctx, f.cfg, RetryOptions{})
 		ended <- err
 	}()
-	late := await(t, held, "a produce request")
+	late = await(f.t, held, "a produce request")
 	cutOff()
-	require.ErrorIs(t, await(t, ended, "the end of Retry"), context.Canceled)
-	second := f.retry(RetryOptions{})
-	await(t, held, "a produce request")()
-	await(t, second, "the end of Retry")
-	late()
-	third := f.parkAndRetry("2", held)
-	require.Equal(t, RetryResult{Published: 1}, third)
-	require.Equal(t, []string{"1", "2"}, f.consume(2))
-}
-
-func (f *fixture) parkAndRetry(id string, held <-chan func()) RetryResult {
-	f.t.Helper()
-	f.park(parkedAs{id, 7, ""})
-	retried := f.retry(RetryOptions{})
-	await(f.t, held, "a produce request")()
-	return await(f.t, retried, "the end of Retry")
+	require.ErrorIs(f.t, await(f.t, ended, "the end of Retry"), context.Canceled)
+	return late
 }
 
 // retry runs Retry, which has to succeed.
@@ -219,16 +220,7 @@ func (f *fixture) retry(opts RetryOptions) <-chan RetryResult {
 func TestWhatAnInterruptedRetryHasNotSettledStaysParked(t *testing.T) {
 	f := newFixture(t)
 	f.park(parkedAs{"1", 7, ""})
-	held := f.holdProduce()
-	ctx, cancel := context.WithCancel(t.Context())
-	ended := make(chan error, 1)
-	go func() {
-		_, err := Retry(ctx, f.cfg, RetryOptions{})
-		ended <- err
-	}()
-	await(t, held, "a produce request")
-	cancel()
-	require.ErrorIs(t, await(t, ended, "the end of Retry"), context.Canceled)
+	f.cutOffRetry(f.holdProduce())
 	require.Equal(t, []string{"1"}, f.left())
 }
 

@@ -12,7 +12,6 @@ import (
 	"crypto/sha256"
 	"encoding/binary"
 	"encoding/hex"
-	"errors"
 	"fmt"
 	"time"
 	"unicode/utf8"
@@ -55,9 +54,7 @@ func NewParking(postgres *pgx.ConnConfig, slot string, walsender uint32, layout 
 // shuts down waits for the session.
 func (p *Parking) Lanes(ctx context.Context) (lanes []sink.Lane, err error) {
 	const query = `SELECT DISTINCT lane FROM pombo.parked_event WHERE slot = $1 AND lane <> 0`
-	ctx, cancel := context.WithTimeoutCause(ctx, attemptTime, errNoAnswer)
-	defer cancel()
-	err = p.inTransaction(ctx, attemptTime, func(tx pgx.Tx) (err error) {
+	err = p.inTransaction(ctx, attemptTime, func(ctx context.Context, tx pgx.Tx) (err error) {
 		if err = p.enter(ctx, tx); err == nil {
 			lanes, err = collect[sink.Lane](ctx, tx, query, p.slot)
 		}
@@ -263,9 +260,6 @@ func collect[T any](ctx context.Context, tx pgx.Tx, query string, args ...any) (
 	return pgx.CollectRows(rows, pgx.RowTo[T])
 }
 
-// errNoAnswer ends a try.
-var errNoAnswer = errors.New("Postgres does not answer") //nolint:staticcheck // a proper name
-
 // try runs do, which writes about size bytes, until it succeeds, ctx is done or trying again cannot help.
 func (p *Parking) try(ctx context.Context, size int, do func(context.Context, pgx.Tx) error) error {
 	delays := backoff.NewExponentialBackOff() // jittered
@@ -273,9 +267,7 @@ func (p *Parking) try(ctx context.Context, size int, do func(context.Context, pg
 	delays.MaxInterval = lastRetry
 	limit := attemptTime + time.Duration(size/slowest)*time.Second
 	_, err := backoff.Retry(ctx, func() (struct{}, error) {
-		ctx, cancel := context.WithTimeoutCause(ctx, limit, errNoAnswer)
-		defer cancel()
-		err := p.inTransaction(ctx, limit, func(tx pgx.Tx) error { return do(ctx, tx) })
+		err := p.inTransaction(ctx, limit, do)
 		if err != nil && !passes(err) {
 			err = backoff.Permanent(explain(err, p.postgres.User, rightsToPark))
 		}

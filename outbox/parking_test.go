@@ -185,15 +185,21 @@ func TestSettingsOfTheRoleDoNotMatter(t *testing.T) {
 // parkDuring parks events while another transaction has the slot's lock, which ends once they wait for it.
 func (db *database) parkDuring(events []sink.ParkedEvent, do func(pgx.Tx)) []bool {
 	db.t.Helper()
+	return during(db, do, func(ctx context.Context) ([]bool, error) { return db.parking().Park(ctx, events) })
+}
+
+// during returns what wait does. It begins while another transaction has the slot's lock, which ends once wait waits for it.
+func during[T any](db *database, do func(pgx.Tx), wait func(context.Context) (T, error)) T {
+	db.t.Helper()
 	ctx := db.t.Context()
 	tx, err := db.Begin(ctx)
 	require.NoError(db.t, err)
 	require.NoError(db.t, lockSlot(ctx, tx, slot))
-	parked := make(chan []bool, 1)
+	result := make(chan T, 1)
 	go func() {
-		done, err := db.parking().Park(ctx, events)
+		done, err := wait(ctx)
 		assert.NoError(db.t, err)
-		parked <- done
+		result <- done
 	}()
 	require.Eventually(db.t, func() bool {
 		var waits bool
@@ -201,9 +207,10 @@ func (db *database) parkDuring(events []sink.ParkedEvent, do func(pgx.Tx)) []boo
 			AND database = (SELECT oid FROM pg_database WHERE datname = current_database()))`).Scan(&waits))
 		return waits
 	}, awaitLimit, 5*time.Millisecond)
+	require.Empty(db.t, result)
 	do(tx)
 	require.NoError(db.t, tx.Commit(ctx))
-	return await(db.t, parked, "the end of Park")
+	return await(db.t, result, "the end of what waits for the lock")
 }
 
 func TestParkingLeavesNoSession(t *testing.T) {
@@ -353,29 +360,12 @@ func TestASessionThatHasLostTheSlotParksNothing(t *testing.T) {
 // What a session is still writing when it loses the slot is written before the next one reads which lanes are blocked.
 func TestTheNextSessionWaitsForWhatIsBeingParked(t *testing.T) {
 	db := newDatabase(t)
-	conn, err := pgx.ConnectConfig(t.Context(), db.Config())
-	require.NoError(t, err)
-	defer func() { _ = conn.Close(context.Background()) }()
-	tx, err := conn.Begin(t.Context())
-	require.NoError(t, err)
-	require.NoError(t, db.parking().enter(t.Context(), tx))
-	lanes := make(chan []sink.Lane, 1)
-	go func() {
-		found, err := db.parking().Lanes(t.Context())
-		assert.NoError(t, err)
-		lanes <- found
-	}()
-	waits := func() (n int) {
-		require.NoError(t, db.QueryRow(t.Context(), `SELECT count(*) FROM pg_locks WHERE locktype = 'advisory' AND NOT granted`).Scan(&n))
-		return n
-	}
-	require.Eventually(t, func() bool { return waits() > 0 }, awaitLimit, 10*time.Millisecond)
-	require.Empty(t, lanes)
-	_, err = tx.Exec(t.Context(), `INSERT INTO pombo.parked_event (slot, event_id, topic, key, lane, committed_at, digest, reason, columns, cells, size)
-		VALUES ($1, '1', 'orders', '', 7, now(), '', 'too large', '{}', '{}', 0)`, slot)
-	require.NoError(t, err)
-	require.NoError(t, tx.Commit(t.Context()))
-	require.Equal(t, []sink.Lane{7}, await(t, lanes, "the lanes"))
+	lanes := during(db, func(tx pgx.Tx) {
+		_, err := tx.Exec(t.Context(), `INSERT INTO pombo.parked_event (slot, event_id, topic, key, lane, committed_at, digest, reason, columns, cells, size)
+			VALUES ($1, '1', 'orders', '', 7, now(), '', 'too large', '{}', '{}', 0)`, slot)
+		require.NoError(t, err)
+	}, db.parking().Lanes)
+	require.Equal(t, []sink.Lane{7}, lanes)
 }
 
 // A session that begins holds nothing that is worth waiting for, and a Postgres that shuts down would wait for it.

@@ -2,6 +2,7 @@ package outbox
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"time"
 
@@ -16,8 +17,14 @@ const (
 	closeTime = 2 * time.Second
 )
 
-// inTransaction runs do in a transaction of a session of its own. The server ends it after limit, should we be gone.
-func (p *Parking) inTransaction(ctx context.Context, limit time.Duration, do func(pgx.Tx) error) error {
+// errNoAnswer ends a transaction.
+var errNoAnswer = errors.New("Postgres does not answer") //nolint:staticcheck // a proper name
+
+// inTransaction runs do in a transaction of a session of its own, for limit at most. The server ends it after limit too, should
+// we be gone.
+func (p *Parking) inTransaction(ctx context.Context, limit time.Duration, do func(context.Context, pgx.Tx) error) error {
+	ctx, cancel := context.WithTimeoutCause(ctx, limit, errNoAnswer)
+	defer cancel()
 	cfg := p.postgres.Copy()
 	cfg.RuntimeParams["client_encoding"] = "UTF8" // whatever the role or PGCLIENTENCODING says
 	conn, err := pgx.ConnectConfig(ctx, cfg)
@@ -25,7 +32,7 @@ func (p *Parking) inTransaction(ctx context.Context, limit time.Duration, do fun
 		return fmt.Errorf("connect to Postgres: %w", err)
 	}
 	defer closeSession(ctx, conn)
-	return transact(ctx, conn, limit, do)
+	return transact(ctx, conn, limit, func(tx pgx.Tx) error { return do(ctx, tx) })
 }
 
 func closeSession(ctx context.Context, conn *pgx.Conn) {

@@ -8,7 +8,6 @@ import (
 	"regexp"
 	"strconv"
 	"strings"
-	"sync"
 	"time"
 
 	"github.com/IBM/sarama"
@@ -23,13 +22,12 @@ const (
 
 	// retryPart is how many events a retry publishes before it deletes them: so many come again if it is cut off.
 	retryPart = 1000
-	// retryLimit is how long a retry may take. It is not killed: nothing but an operator would do that.
+	// retryLimit is how long a retry may take. One that takes longer ends the run.
 	retryLimit = 3 * time.Minute
 )
 
-// operator cures what keeps events parked, or tries to.
+// operator cures what keeps events parked, or tries to: one retry at a time.
 type operator struct {
-	mu        sync.Mutex
 	retries   int
 	published int // events, by retries
 	cutOff    int // retries that Postgres or Kafka ended
@@ -80,8 +78,6 @@ func (s *stage) retry(ctx context.Context) (done bool, err error) {
 	case err != nil && !errors.As(err, &exit):
 		return false, err
 	}
-	s.operator.mu.Lock()
-	defer s.operator.mu.Unlock()
 	s.operator.retries++
 	if said := publishedLine.FindSubmatch(out); said != nil {
 		n, _ := strconv.Atoi(strings.ReplaceAll(string(said[1]), ",", ""))
