@@ -84,7 +84,7 @@ func TestABatchGrowsWhileTheStreamIsLate(t *testing.T) {
 		s.pass(lateLinger)
 		require.Equal(t, [][]string{{"a", "b"}}, s.handedOver())
 		s.send(transaction(0x9000, "in time again")...)
-		s.pass(fillTime)
+		s.pass(tcpFillTime)
 		require.Equal(t, [][]string{{"in time again"}}, s.handedOver())
 	})
 }

@@ -72,9 +72,8 @@ func NewReceiver(stream *Stream, src Source, layout *decoder.Layout, pool *decod
 // the stream breaks or ctx is done, which ends it at once.
 func (r *Receiver) Run(ctx, stop context.Context) error {
 	r.stream.reader.interrupted = func() bool { return ctx.Err() != nil || r.stopped(stop) }
-	interrupt := func() { _ = r.stream.reader.conn.SetReadDeadline(past) }
-	defer context.AfterFunc(ctx, interrupt)()
-	defer context.AfterFunc(stop, interrupt)()
+	defer context.AfterFunc(ctx, r.stream.reader.interrupt)()
+	defer context.AfterFunc(stop, r.stream.reader.interrupt)()
 
 	err := r.receive(ctx, stop)
 	close(r.filled)

@@ -2,10 +2,11 @@ package replication
 
 import (
 	"context"
+	"crypto/tls"
 	"errors"
 	"fmt"
-	"io"
 	"maps"
+	"net"
 	"os"
 	"strings"
 	"time"
@@ -101,19 +102,34 @@ var sessionSettings = map[string]string{
 func dial(ctx context.Context, src Source) (*Stream, error) {
 	cfg := src.Postgres.Config.Copy()
 	maps.Copy(cfg.RuntimeParams, sessionSettings)
-	s := new(Stream)
-	cfg.BuildFrontend = func(r io.Reader, w io.Writer) *pgproto3.Frontend {
-		s.reader = newBurstReader(r)
-		return pgproto3.NewFrontend(s.reader, w)
+	dial := cfg.DialFunc
+	cfg.DialFunc = func(ctx context.Context, network, address string) (net.Conn, error) {
+		conn, err := dial(ctx, network, address)
+		if err != nil {
+			return nil, err
+		}
+		if conn, err = unpolled(conn); err != nil {
+			return nil, err
+		}
+		return &burstReader{Conn: conn}, nil
 	}
-	var err error
-	if s.conn, err = pgconn.ConnectConfig(ctx, cfg); err != nil {
+	conn, err := pgconn.ConnectConfig(ctx, cfg)
+	if err != nil {
 		return nil, fmt.Errorf("open replication connection: %w", err)
 	}
+	s := &Stream{conn: conn, reader: readerOf(conn.Conn())}
 	if err := s.adoptTimeout(ctx); err != nil {
 		return nil, errors.Join(err, s.Close())
 	}
 	return s, nil
+}
+
+// readerOf returns the reader that is below a connection, or below its TLS.
+func readerOf(conn net.Conn) *burstReader {
+	if secure, ok := conn.(*tls.Conn); ok {
+		conn = secure.NetConn()
+	}
+	return conn.(*burstReader)
 }
 
 // adoptTimeout reports several times within wal_sender_timeout, however short that is, and waits for as long: a
@@ -144,7 +160,7 @@ func (s *Stream) start(ctx context.Context, src Source, slot string) error {
 	if err != nil {
 		return fmt.Errorf("start replication from slot %s: %w", slot, startError(err, src))
 	}
-	s.reader.attach(s.conn.Conn())
+	s.reader.attach()
 	return nil
 }
 
