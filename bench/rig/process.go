@@ -1,15 +1,13 @@
 package rig
 
 import (
-	"bytes"
 	"context"
-	"errors"
 	"fmt"
-	"os"
 	"os/exec"
-	"strconv"
 	"syscall"
 	"time"
+
+	"golang.org/x/sys/unix"
 
 	"github.com/pombo-cdc/pombo/integration/workload"
 )
@@ -19,8 +17,6 @@ const (
 	stopLimit = 30 * time.Second
 	// pipeLimit is how long children that a process left behind may keep its log open.
 	pipeLimit = time.Second
-	// clockTick is the unit of processor time in /proc: USER_HZ, which is 100 on every architecture that Go runs on.
-	clockTick = 10 * time.Millisecond
 )
 
 // Usage is what a process took of the machine in its whole life.
@@ -78,29 +74,24 @@ func (p *Process) Stop(ctx context.Context) (Usage, error) {
 	return usage, err
 }
 
+// failure is how a process that has ended by itself failed, if it did.
+func (p *Process) failure() error {
+	if state := p.cmd.ProcessState; !state.Success() {
+		return fmt.Errorf("it ended with %s", state)
+	}
+	return nil
+}
+
 // CPU is the processor time, user and system, that the running process has taken so far.
 func (p *Process) CPU() (time.Duration, error) { return cpuOf(p.cmd.Process.Pid) }
 
-// cpuOf is the processor time of any process of this machine, in steps of a clock tick.
+// cpuOf is the processor time of any process of this machine. It asks for the clock that clock_getcpuclockid(3) names,
+// because /proc/PID/stat, which has the same, counts in steps of 10 ms.
 func cpuOf(pid int) (time.Duration, error) {
-	stat, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
-	if err != nil {
-		return 0, fmt.Errorf("read processor time: %w", err)
+	const allThreads = 2 // CPUCLOCK_SCHED of the kernel
+	var spent unix.Timespec
+	if err := unix.ClockGettime(int32(^pid<<3|allThreads), &spent); err != nil {
+		return 0, fmt.Errorf("read processor time of process %d: %w", pid, err)
 	}
-	return parseCPU(stat)
-}
-
-// parseCPU reads utime and stime, the 14th and 15th field. The second is a name in brackets, which may have any of both.
-func parseCPU(stat []byte) (time.Duration, error) {
-	const utime, stime = 14 - 3, 15 - 3 // behind the name
-	fields := bytes.Fields(stat[bytes.LastIndexByte(stat, ')')+1:])
-	if len(fields) <= stime {
-		return 0, fmt.Errorf("read processor time: /proc has %q", stat)
-	}
-	user, userErr := strconv.ParseInt(string(fields[utime]), 10, 64)
-	system, systemErr := strconv.ParseInt(string(fields[stime]), 10, 64)
-	if err := errors.Join(userErr, systemErr); err != nil {
-		return 0, fmt.Errorf("read processor time: %w", err)
-	}
-	return time.Duration(user+system) * clockTick, nil
+	return time.Duration(spent.Nano()), nil
 }
