@@ -34,18 +34,15 @@ type entrant struct {
 	run       func(context.Context) (rig.Measurement, error)
 }
 
-// turns lets the entrants take turns. The first round warms caches up, and the broker's compiler, and does not count.
+// turns lets the entrants take turns.
 func turns(ctx context.Context, s *rig.Servers, rounds int, entrants []entrant) error {
-	for round := range rounds + 1 {
+	for round := range rounds {
 		for _, e := range entrants {
 			m, err := e.run(ctx)
 			if err != nil {
 				return fmt.Errorf("%s: %w", e.row.Name, err)
 			}
-			s.Tell("round %d  %-32s %9s events/s", round, e.row.Name, humanize.Comma(int64(m.Rate())))
-			if round == 0 {
-				continue
-			}
+			s.Tell("round %d  %-48s %9s events/s", round+1, e.row.Name, humanize.Comma(int64(m.Rate())))
 			e.row.Add(rate, m.Rate())
 			e.row.Add(cpu, m.CPU())
 			e.row.Add(memory, m.Memory())
@@ -62,14 +59,18 @@ func turns(ctx context.Context, s *rig.Servers, rounds int, entrants []entrant) 
 
 // drain measures transactions of three sizes.
 func drain(ctx context.Context, s *rig.Servers, o options) (tables []*rig.Table, err error) {
+	all, two := []string{defaultCodec, "none", "snappy", "zstd"}, []string{defaultCodec, "none"}
+	if err := warmUp(ctx, s, all, true); err != nil {
+		return nil, err
+	}
 	for _, d := range []struct {
 		events, perTransaction int
 		codecs                 []string
 		socket                 bool
 	}{
-		{o.events, base.PerTransaction, []string{defaultCodec, "none", "snappy", "zstd"}, true},
-		{o.shapeEvents, 1, []string{defaultCodec, "none"}, false},
-		{o.shapeEvents, 10_000, []string{defaultCodec, "none"}, false},
+		{o.events, base.PerTransaction, all, true},
+		{o.shapeEvents, 1, two, false},
+		{o.shapeEvents, 10_000, two, false},
 	} {
 		shape := base
 		shape.Events, shape.PerTransaction = d.events, d.perTransaction
@@ -82,10 +83,20 @@ func drain(ctx context.Context, s *rig.Servers, o options) (tables []*rig.Table,
 	return tables, nil
 }
 
+// warmUp fills caches and has the broker's compiler work. Its table is thrown away.
+func warmUp(ctx context.Context, s *rig.Servers, codecs []string, socket bool) error {
+	shape := base
+	shape.Events = warmUpEvents
+	s.Tell("Warm-up, which does not count:")
+	_, err := drainShape(ctx, s, 1, shape, codecs, socket)
+	return err
+}
+
 func drainShape(ctx context.Context, s *rig.Servers, rounds int, shape rig.Shape, codecs []string, socket bool) (t *rig.Table, err error) {
 	t = &rig.Table{
-		Title: fmt.Sprintf("Drain of %s events of %d bytes, %s a transaction; the ratio is that of events/s to pg_recvlogical",
+		Title: fmt.Sprintf("Drain of %s events of %d bytes, %s a transaction",
 			humanize.Comma(int64(shape.Events)), shape.Payload, humanize.Comma(int64(shape.PerTransaction))),
+		Notes:   []string{"The ratio is that of events/s to pg_recvlogical."},
 		Columns: []rig.Column{{Name: rate}, {Name: ratio, Digits: 2, Spread: true}, {Name: cpu, Digits: 2}, {Name: senderCPU, Digits: 2}, {Name: memory}},
 	}
 	s.Tell("%s", t.Title)

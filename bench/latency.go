@@ -27,8 +27,9 @@ func ratioName(q float64) string    { return fmt.Sprintf("ratio p%v", q) }
 // latency measures Pombo and the floor in turns, at three rates.
 func latency(ctx context.Context, s *rig.Servers, o options) (tables []*rig.Table, err error) {
 	arrival := &rig.Table{
-		Title: "Latency from just before COMMIT to the consumer; the floor is a producer that the writer calls right after COMMIT",
-		Notes: []string{fmt.Sprintf("A quantile has to have %d samples beyond it in each round. The latest start is how late a writer was at most.", beyond)},
+		Title: "Latency from just before COMMIT to the consumer",
+		Notes: []string{"The floor is a producer that the writer calls right after COMMIT, without Pombo; ratios are to the floor.",
+			fmt.Sprintf("A quantile has to have %d samples beyond it in each round. The latest start is how late a writer was at most.", beyond)},
 	}
 	commit := &rig.Table{
 		Title:   "Duration of COMMIT, with Pombo running and with the floor",

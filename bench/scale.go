@@ -16,9 +16,13 @@ const scaleBytes = 400 << 20
 // scale changes one dimension of the base case at a time.
 func scale(ctx context.Context, s *rig.Servers, o options) (tables []*rig.Table, err error) {
 	t := &rig.Table{
-		Title: fmt.Sprintf("Drain of %s events, or %d MiB of them, as the base case but for one thing; the ratio is that to the base case",
+		Title: fmt.Sprintf("Drain of %s events, but of %d MiB at most, in cases that differ from the base case in one thing",
 			humanize.Comma(int64(o.scaleEvents)), scaleBytes>>20),
+		Notes:   []string{"Ratios are to the base case."},
 		Columns: []rig.Column{{Name: rate}, {Name: ratio, Digits: 2, Spread: true}, {Name: cpu, Digits: 2}, {Name: cpuRatio, Digits: 2, Spread: true}, {Name: memory}},
+	}
+	if err := warmUp(ctx, s, []string{defaultCodec}, false); err != nil {
+		return nil, err
 	}
 	s.Tell("%s", t.Title)
 	var loaded []*rig.Outbox

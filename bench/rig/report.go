@@ -69,9 +69,11 @@ func (r *Row) Add(column string, figure float64) {
 	r.Figures[column] = append(r.Figures[column], figure)
 }
 
-// Compare fills a column with the ratios of another one to that of a reference.
+// Compare fills a column with the ratios of another one to that of a reference, if both have figures.
 func (r *Row) Compare(ratio, column string, reference *Row) {
-	r.Figures[ratio] = r.Figures[column].Ratio(reference.Figures[column])
+	if ratios := r.Figures[column].Ratio(reference.Figures[column]); len(ratios) > 0 {
+		r.Figures[ratio] = ratios
+	}
 }
 
 // Table is a table of the report.
