@@ -34,10 +34,10 @@ func (s *Servers) Idle(ctx context.Context, c Contender, o *Outbox, windows int,
 
 func (s *Servers) watchIdle(ctx context.Context, p *Process, o *Outbox, t topics, windows int, pace Pace) (shares []float64, err error) {
 	err = session(ctx, o.dsn, func(conn *pgx.Conn) error {
-		if err := (event{payload: "{}"}).insert(ctx, conn); err != nil {
+		if _, err := (event{payload: "{}"}).commit(ctx, conn, func() {}); err != nil {
 			return err
 		}
-		_, err := conn.Exec(ctx, `COMMIT; CREATE TABLE IF NOT EXISTS other (id bigint, payload text)`)
+		_, err := conn.Exec(ctx, `CREATE TABLE IF NOT EXISTS other (id bigint, payload text)`)
 		return err
 	})
 	if err != nil {

@@ -112,10 +112,11 @@ type arrivals struct {
 	done    sync.WaitGroup
 	from    int // the first number that counts
 	sent    []atomic.Int64
+	missing int
 	latency *hdrhistogram.Histogram // belongs to the consuming goroutine until close
 	began   time.Time
-	shown   chan struct{} // closed when the first has arrived
-	all     chan struct{} // closed when all have arrived
+	opened  chan struct{} // closed when the first has arrived
+	all     chan struct{} // closed when all others have arrived
 }
 
 func (s *Servers) consume(ctx context.Context, t topics, pace Pace) (*arrivals, error) {
@@ -124,9 +125,10 @@ func (s *Servers) consume(ctx context.Context, t topics, pace Pace) (*arrivals, 
 	if err != nil {
 		return nil, fmt.Errorf("open consumer: %w", err)
 	}
+	n := pace.transactions()
 	a := &arrivals{
-		client: client, from: int(float64(pace.Rate) * lead.Seconds()), sent: make([]atomic.Int64, pace.transactions()),
-		latency: histogram(), began: time.Now(), shown: make(chan struct{}), all: make(chan struct{}),
+		client: client, from: int(float64(pace.Rate) * lead.Seconds()), sent: make([]atomic.Int64, n), missing: n,
+		latency: histogram(), began: time.Now(), opened: make(chan struct{}), all: make(chan struct{}),
 	}
 	a.done.Go(func() { a.follow(ctx) })
 	return a, nil
@@ -139,7 +141,7 @@ func (a *arrivals) close() {
 
 // follow notes when each event arrives first.
 func (a *arrivals) follow(ctx context.Context) {
-	shown, missing := false, len(a.sent)
+	open := sync.OnceFunc(func() { close(a.opened) })
 	for {
 		fetches := a.client.PollFetches(ctx)
 		if fetches.IsClientClosed() || ctx.Err() != nil {
@@ -151,22 +153,24 @@ func (a *arrivals) follow(ctx context.Context) {
 			switch {
 			case err != nil || number >= len(a.sent):
 			case number == first:
-				if !shown {
-					close(a.shown)
-				}
-				shown = true
+				open()
 			default:
-				if sent := a.sent[number].Swap(0); sent > 0 {
-					missing--
-					if number >= a.from {
-						record(a.latency, now-sent)
-					}
-					if missing == 0 {
-						close(a.all)
-					}
-				}
+				a.arrive(number, now)
 			}
 		})
+	}
+}
+
+func (a *arrivals) arrive(number int, now int64) {
+	sent := a.sent[number].Swap(0)
+	if sent == 0 {
+		return // a duplicate
+	}
+	if number >= a.from {
+		record(a.latency, now-sent)
+	}
+	if a.missing--; a.missing == 0 {
+		close(a.all)
 	}
 }
 
@@ -175,47 +179,22 @@ func (a *arrivals) clock() int64 { return int64(time.Since(a.began)) + 1 }
 
 // measure shows with one event that the way is open, and then writes the others.
 func (a *arrivals) measure(ctx context.Context, o *Outbox, pace Pace, trial *trial) (d Delivery, err error) {
-	payload := pace.payload()
 	err = session(ctx, o.dsn, func(conn *pgx.Conn) error {
-		e := event{first, payload}
-		if err := e.insert(ctx, conn); err != nil {
-			return err
-		}
-		_, err := conn.Exec(ctx, "COMMIT")
+		e := event{first, pace.payload()}
+		_, err := e.commit(ctx, conn, func() {})
 		trial.publish(e)
 		return err
 	})
 	if err != nil {
 		return d, fmt.Errorf("write the first event: %w", err)
 	}
-	if err := arrive(ctx, a.shown, trial.exited); err != nil {
+	if err := awaitArrival(ctx, a.opened, trial.exited); err != nil {
 		return d, fmt.Errorf("await the first event: %w", err)
 	}
-	d.Commit = histogram()
-	var mu sync.Mutex // of d.Commit
-	d.Behind, err = pace.write(ctx, o.dsn, func(ctx context.Context, conn *pgx.Conn, number int) error {
-		e := event{number, payload}
-		if err := e.insert(ctx, conn); err != nil {
-			return err
-		}
-		sent := a.clock()
-		a.sent[number].Store(sent)
-		if _, err := conn.Exec(ctx, "COMMIT"); err != nil {
-			return err
-		}
-		took := a.clock() - sent
-		trial.publish(e)
-		if number >= a.from {
-			mu.Lock()
-			defer mu.Unlock()
-			record(d.Commit, took)
-		}
-		return nil
-	})
-	if err != nil {
+	if d, err = a.write(ctx, o, pace, trial); err != nil {
 		return d, fmt.Errorf("write events: %w", err)
 	}
-	if err := arrive(ctx, a.all, trial.exited); err != nil {
+	if err := awaitArrival(ctx, a.all, trial.exited); err != nil {
 		return d, fmt.Errorf("await the last event: %w", err)
 	}
 	a.close()
@@ -223,7 +202,29 @@ func (a *arrivals) measure(ctx context.Context, o *Outbox, pace Pace, trial *tri
 	return d, nil
 }
 
-func arrive(ctx context.Context, arrived, exited <-chan struct{}) error {
+// write writes the events, and notes how long each COMMIT took.
+func (a *arrivals) write(ctx context.Context, o *Outbox, pace Pace, trial *trial) (d Delivery, err error) {
+	d.Commit = histogram()
+	var mu sync.Mutex // of d.Commit
+	payload := pace.payload()
+	d.Behind, err = pace.write(ctx, o.dsn, func(ctx context.Context, conn *pgx.Conn, number int) error {
+		e := event{number, payload}
+		took, err := e.commit(ctx, conn, func() { a.sent[number].Store(a.clock()) })
+		if err != nil {
+			return err
+		}
+		trial.publish(e)
+		if number >= a.from {
+			mu.Lock()
+			defer mu.Unlock()
+			record(d.Commit, int64(took))
+		}
+		return nil
+	})
+	return d, err
+}
+
+func awaitArrival(ctx context.Context, arrived, exited <-chan struct{}) error {
 	limit := time.NewTimer(arrivalLimit)
 	defer limit.Stop()
 	select {
@@ -244,5 +245,5 @@ func histogram() *hdrhistogram.Histogram {
 
 // record takes ns.
 func record(h *hdrhistogram.Histogram, took int64) {
-	_ = h.RecordValue(min(max(1, took/1000), h.HighestTrackableValue()))
+	_ = h.RecordValue(min(max(1, took/1000), h.HighestTrackableValue())) // an error would be that it is out of range
 }

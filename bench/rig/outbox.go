@@ -89,7 +89,7 @@ func (s *Servers) Drop(ctx context.Context, o *Outbox) error {
 		return err
 	}
 	return session(ctx, s.postgres.DSN("postgres"), func(conn *pgx.Conn) error {
-		if _, err := conn.Exec(ctx, "DROP DATABASE "+o.name); err != nil {
+		if _, err := conn.Exec(ctx, "DROP DATABASE "+o.name+" WITH (FORCE)"); err != nil {
 			return fmt.Errorf("drop database: %w", err)
 		}
 		return nil

@@ -89,3 +89,14 @@ func (e event) insert(ctx context.Context, conn *pgx.Conn) error {
 	batch.Queue(sql, uuid.New(), e.key(), e.payload)
 	return conn.SendBatch(ctx, &batch).Close()
 }
+
+// commit writes the event in a transaction of its own, calls sending just before COMMIT, and returns how long that took.
+func (e event) commit(ctx context.Context, conn *pgx.Conn, sending func()) (time.Duration, error) {
+	if err := e.insert(ctx, conn); err != nil {
+		return 0, err
+	}
+	sending()
+	began := time.Now()
+	_, err := conn.Exec(ctx, "COMMIT")
+	return time.Since(began), err
+}
