@@ -41,19 +41,25 @@ type Outbox struct {
 	end   string // LSN behind the last event
 }
 
-// writeEvents writes payloads that are JSON and about half random, as real ones are: codecs find something to do, not everything.
+// writeEvents writes payloads that are JSON and about half random, as real ones are: codecs find something to do, not
+// everything. They are cut out of one text, which is too long for a codec to see a piece twice.
 const writeEvents = `CREATE PROCEDURE write_events(events int, size int, per_transaction int, keys int, topics int) LANGUAGE plpgsql AS $$
+	DECLARE
+		lines bytea := (SELECT string_agg(convert_to('article=' || md5(l::text) || ', quantity=' || l % 9 || ', cents=' || l % 9999 || '; ', 'UTF8'), '')
+			FROM generate_series(1, 100000) l);
 	BEGIN
 		FOR t IN 0 .. events / per_transaction - 1 LOOP
 			INSERT INTO outbox_event (id, aggregate_type, aggregate_id, event_type, payload, created_at)
 			SELECT gen_random_uuid(), 'Order' || CASE WHEN topics > 1 THEN (n % topics)::text ELSE '' END, 'order-' || n % keys, 'OrderChanged',
-				left('{"order":' || n || ',"lines":"' || (
-					SELECT string_agg('article=' || md5((n * 7919 + l)::text) || ', quantity=' || l % 9 || ', cents=' || n % 9999, '; ')
-					FROM generate_series(1, 1 + size / 60) l), size - 2) || '"}', now()
+				rpad('{"order":' || n || ',"lines":"', 30, ' ') ||
+					convert_from(substring(lines, 1 + (n * 2654435 % (length(lines) - size))::int, size - 32), 'UTF8') || '"}', now()
 			FROM generate_series(t * per_transaction::bigint, (t + 1) * per_transaction::bigint - 1) n;
 			COMMIT;
 		END LOOP;
 	END $$`
+
+// genericPlan keeps the planner from copying the text into the plan of each transaction.
+const genericPlan = `SET plan_cache_mode = force_generic_plan`
 
 // Load makes a database with an outbox table, a slot and then the events of a shape, which are none if it has none.
 func (s *Servers) Load(ctx context.Context, shape Shape) (*Outbox, error) {
@@ -67,7 +73,7 @@ func (s *Servers) Load(ctx context.Context, shape Shape) (*Outbox, error) {
 		return nil, fmt.Errorf("pombo setup: %w: %s", err, out)
 	}
 	return o, session(ctx, o.dsn, func(conn *pgx.Conn) error {
-		for _, sql := range []string{"SET synchronous_commit = off", writeEvents} {
+		for _, sql := range []string{"SET synchronous_commit = off", genericPlan, writeEvents} {
 			if _, err := conn.Exec(ctx, sql); err != nil {
 				return fmt.Errorf("load events: %w", err)
 			}
