@@ -6,6 +6,7 @@ LDFLAGS          := -s -w -X github.com/pombo-cdc/pombo/cli.Version=$(VERSION)
 FUZZTIME         ?= 1m
 DURATION         ?= 10m
 TESTFLAGS        ?=
+BENCHFLAGS       ?=
 
 # -count=1 in the tests: Go does not see that those of integration build the binary, and would repeat an old result.
 export CGO_ENABLED ?= 0
@@ -46,8 +47,8 @@ fuzz: ## fuzz every decoder and parser, FUZZTIME (1m) each
 	  done; \
 	done
 
-bench: build ## measure the drain beside pg_recvlogical
-	go run ./bench
+bench: build ## measure drain, latency, scale and idle, each beside a reference; BENCHFLAGS="-suite drain" measures less
+	go run ./bench $(BENCHFLAGS)
 
 clean: ## remove what the other targets made
 	rm -rf bin bench/results

@@ -1,189 +1,129 @@
 package main
 
 import (
-	"bytes"
 	"context"
+	"errors"
 	"fmt"
-	"os/exec"
-	"path/filepath"
-	"strings"
-	"syscall"
-	"time"
 
-	"github.com/IBM/sarama"
-	"github.com/jackc/pgx/v5"
+	"github.com/dustin/go-humanize"
 
-	"github.com/pombo-cdc/pombo/integration/stack"
+	"github.com/pombo-cdc/pombo/bench/rig"
 )
+
+// base is what events are like where nothing else is said.
+var base = rig.Shape{Payload: 300, PerTransaction: 10, Keys: 10_000, Topics: 1, Partitions: 4}
 
 const (
-	reference  = "pg_recvlogical"
-	binary     = "bin/pombo"
-	database   = "bench"
-	baseSlot   = "bench_base" // is where every drain starts; never read
-	slot       = "bench"
-	partitions = 4
+	defaultCodec = "lz4"
+	warmUpEvents = 100_000
 )
 
-// bench is the pair of servers that is drained.
-type bench struct {
-	postgres *stack.Postgres
-	kafka    *stack.Kafka
-	dsn      string
-	end      string // LSN after the last event
+// The columns of a drain.
+const (
+	rate      = "events/s"
+	ratio     = "ratio"
+	cpu       = "CPU µs/event"
+	senderCPU = "walsender CPU µs/event"
+	memory    = "peak MiB"
+)
+
+// entrant is what takes its turn in every round.
+type entrant struct {
+	row       *rig.Row
+	reference *rig.Row
+	run       func(context.Context) (rig.Measurement, error)
 }
 
-func (b *bench) close() {
-	if b.kafka != nil {
-		_ = b.kafka.Close()
-	}
-	if b.postgres != nil {
-		_ = b.postgres.Close()
-	}
-}
-
-// load writes the events behind a slot that waits.
-func (b *bench) load(ctx context.Context, o options) (err error) {
-	if b.dsn, err = b.postgres.CreateDatabase(ctx, database); err != nil {
-		return err
-	}
-	setup := exec.CommandContext(ctx, binary, "setup", "--create-table", "--slot", baseSlot, "--postgres", b.dsn)
-	if out, err := setup.CombinedOutput(); err != nil {
-		return fmt.Errorf("%w: %s", err, out)
-	}
-	const procedure = `CREATE PROCEDURE write_events(events int, size int, per_transaction int) LANGUAGE plpgsql AS $$
-		BEGIN
-			FOR t IN 0 .. events / per_transaction - 1 LOOP
-				INSERT INTO outbox_event (id, aggregate_type, aggregate_id, event_type, payload, created_at)
-				SELECT gen_random_uuid(), 'Order', 'order-' || (t * per_transaction + i) % 10000, 'OrderChanged',
-					rpad('{"order":' || i || ',"note":"' || md5((t * per_transaction + i)::text), size, md5(t::text)), now()
-				FROM generate_series(1, per_transaction) i;
-				COMMIT;
-			END LOOP;
-		END $$`
-	return b.query(ctx, func(conn *pgx.Conn) error {
-		if _, err := conn.Exec(ctx, procedure); err != nil {
-			return err
-		}
-		if _, err := conn.Exec(ctx, `CALL write_events($1, $2, $3)`, o.events, o.payload, o.perTransaction); err != nil {
-			return err
-		}
-		return conn.QueryRow(ctx, `SELECT pg_current_wal_lsn()::text`).Scan(&b.end)
-	})
-}
-
-func (b *bench) query(ctx context.Context, do func(*pgx.Conn) error) error {
-	conn, err := pgx.Connect(ctx, b.dsn)
-	if err != nil {
-		return err
-	}
-	defer func() { _ = conn.Close(ctx) }()
-	return do(conn)
-}
-
-// freshSlot makes a slot at the position before the first event.
-func (b *bench) freshSlot(ctx context.Context) error {
-	return b.query(ctx, func(conn *pgx.Conn) error {
-		const drop = `SELECT pg_drop_replication_slot(slot_name) FROM pg_replication_slots WHERE slot_name = $1`
-		if _, err := conn.Exec(ctx, drop, slot); err != nil {
-			return err
-		}
-		_, err := conn.Exec(ctx, `SELECT pg_copy_logical_replication_slot($1::name, $2::name)`, baseSlot, slot)
-		return err
-	})
-}
-
-// measure drains a fresh slot in the i-th way.
-func (b *bench) measure(ctx context.Context, o options, i, round int) (measurement, error) {
-	if err := b.freshSlot(ctx); err != nil {
-		return measurement{}, err
-	}
-	if i == 0 {
-		return b.receive(ctx)
-	}
-	return b.publish(ctx, o, o.compression[i-1], fmt.Sprintf("drain-%d-%d", i, round))
-}
-
-// receive is the reference: the same options, the same protocol, and nothing done with the result.
-func (b *bench) receive(ctx context.Context) (measurement, error) {
-	tool := reference
-	if dir := b.postgres.BinDir(); dir != "" {
-		tool = filepath.Join(dir, tool)
-	}
-	cmd := exec.CommandContext(ctx, tool, "--dbname", b.dsn, "--slot", slot, "--start", "--endpos", b.end, "--file", "/dev/null",
-		"--option", "proto_version=1", "--option", "publication_names=pombo")
-	began := time.Now()
-	if out, err := cmd.CombinedOutput(); err != nil {
-		return measurement{}, fmt.Errorf("%w: %s", err, out)
-	}
-	return usage(cmd, time.Since(began)), nil
-}
-
-// publish runs pombo from its start until the last event is in the topic.
-func (b *bench) publish(ctx context.Context, o options, codec, topic string) (measurement, error) {
-	client, err := sarama.NewClient(b.kafka.Brokers(), nil)
-	if err != nil {
-		return measurement{}, err
-	}
-	defer func() { _ = client.Close() }()
-	admin, err := sarama.NewClusterAdminFromClient(client)
-	if err != nil {
-		return measurement{}, err
-	}
-	if err := admin.CreateTopic(topic, &sarama.TopicDetail{NumPartitions: partitions, ReplicationFactor: 1}, false); err != nil {
-		return measurement{}, err
-	}
-	var log bytes.Buffer
-	cmd := exec.CommandContext(ctx, binary, "run", "--postgres", b.dsn, "--brokers", strings.Join(b.kafka.Brokers(), ","),
-		"--slot", slot, "--route", "Order="+topic, "--compression", codec)
-	cmd.Stderr = &log
-	began := time.Now()
-	if err := cmd.Start(); err != nil {
-		return measurement{}, err
-	}
-	exited := make(chan struct{})
-	go func() {
-		_ = cmd.Wait() // the exit code is read from ProcessState
-		close(exited)
-	}()
-	took, err := awaitRecords(ctx, client, topic, o.events, began, exited)
-	_ = cmd.Process.Signal(syscall.SIGTERM)
-	<-exited
-	if err != nil {
-		return measurement{}, fmt.Errorf("%w: %s", err, log.String())
-	}
-	return usage(cmd, took), nil
-}
-
-// awaitRecords returns how long it took until a topic had n records.
-func awaitRecords(ctx context.Context, client sarama.Client, topic string, n int, began time.Time, exited <-chan struct{}) (time.Duration, error) {
-	tick := time.NewTicker(10 * time.Millisecond)
-	defer tick.Stop()
-	for {
-		var total int64
-		for partition := range int32(partitions) {
-			if end, err := client.GetOffset(topic, partition, sarama.OffsetNewest); err == nil { // else the topic is being made
-				total += end
+// turns lets the entrants take turns.
+func turns(ctx context.Context, s *rig.Servers, rounds int, entrants []entrant) error {
+	for round := range rounds {
+		for _, e := range entrants {
+			m, err := e.run(ctx)
+			if err != nil {
+				return fmt.Errorf("%s: %w", e.row.Name, err)
+			}
+			s.Tell("round %d  %-48s %9s events/s", round+1, e.row.Name, humanize.Comma(int64(m.Rate())))
+			e.row.Add(rate, m.Rate())
+			e.row.Add(cpu, m.CPU())
+			e.row.Add(memory, m.Memory())
+			if m.Sender > 0 {
+				e.row.Add(senderCPU, m.SenderCPU())
 			}
 		}
-		if total >= int64(n) {
-			return time.Since(began), nil
-		}
-		select {
-		case <-tick.C:
-		case <-exited:
-			return 0, fmt.Errorf("it ended with %d of %d events published", total, n)
-		case <-ctx.Done():
-			return 0, ctx.Err()
-		}
 	}
+	for _, e := range entrants {
+		e.row.Compare(ratio, rate, e.reference)
+	}
+	return nil
 }
 
-func usage(cmd *exec.Cmd, took time.Duration) measurement {
-	rusage := cmd.ProcessState.SysUsage().(*syscall.Rusage)
-	return measurement{
-		took:   took,
-		cpu:    cmd.ProcessState.UserTime() + cmd.ProcessState.SystemTime(),
-		memory: rusage.Maxrss << 10,
+// drain measures transactions of three sizes.
+func drain(ctx context.Context, s *rig.Servers, o options) (tables []*rig.Table, err error) {
+	all, two := []string{defaultCodec, "none", "snappy", "zstd"}, []string{defaultCodec, "none"}
+	if err := warmUp(ctx, s, all, true); err != nil {
+		return nil, err
 	}
+	for _, d := range []struct {
+		events, perTransaction int
+		codecs                 []string
+		socket                 bool
+	}{
+		{o.events, base.PerTransaction, all, true},
+		{o.shapeEvents, 1, two, false},
+		{o.shapeEvents, 10_000, two, false},
+	} {
+		shape := base
+		shape.Events, shape.PerTransaction = d.events, d.perTransaction
+		t, err := drainShape(ctx, s, o.rounds, shape, d.codecs, d.socket)
+		if err != nil {
+			return nil, err
+		}
+		tables = append(tables, t)
+	}
+	return tables, nil
+}
+
+// warmUp fills caches and has the broker's compiler work. Its table is thrown away.
+func warmUp(ctx context.Context, s *rig.Servers, codecs []string, socket bool) error {
+	shape := base
+	shape.Events = warmUpEvents
+	s.Tell("Warm-up, which does not count:")
+	_, err := drainShape(ctx, s, 1, shape, codecs, socket)
+	return err
+}
+
+func drainShape(ctx context.Context, s *rig.Servers, rounds int, shape rig.Shape, codecs []string, socket bool) (t *rig.Table, err error) {
+	t = &rig.Table{
+		Title: fmt.Sprintf("Drain of %s events of %d bytes, %s a transaction",
+			humanize.Comma(int64(shape.Events)), shape.Payload, humanize.Comma(int64(shape.PerTransaction))),
+		Notes:   []string{"The ratio is that of events/s to pg_recvlogical."},
+		Columns: []rig.Column{{Name: rate}, {Name: ratio, Digits: 2, Spread: true}, {Name: cpu, Digits: 2}, {Name: senderCPU, Digits: 2}, {Name: memory}},
+	}
+	s.Tell("%s", t.Title)
+	waiting, err := s.Load(ctx, shape)
+	if err != nil {
+		return nil, err
+	}
+	defer func() { err = errors.Join(err, s.Drop(ctx, waiting)) }()
+	entrants := beside(t, s, waiting, "", codecs)
+	if socket {
+		local, ok := s.OverSocket(waiting)
+		if ok {
+			entrants = append(entrants, beside(t, s, local, ", Unix socket", []string{defaultCodec})...)
+		} else {
+			t.Notes = append(t.Notes, "The Unix socket of this Postgres cannot be reached, and is left out.")
+		}
+	}
+	return t, turns(ctx, s, rounds, entrants)
+}
+
+// beside has Pombo with each codec drain an outbox beside the reference.
+func beside(t *rig.Table, s *rig.Servers, waiting *rig.Outbox, way string, codecs []string) []entrant {
+	reference := t.Row("pg_recvlogical" + way)
+	entrants := []entrant{{reference, reference, func(ctx context.Context) (rig.Measurement, error) { return s.Receive(ctx, waiting) }}}
+	for _, codec := range codecs {
+		c := rig.Pombo{Compression: codec}
+		entrants = append(entrants, entrant{t.Row(c.Name() + way), reference, func(ctx context.Context) (rig.Measurement, error) { return s.Drain(ctx, c, waiting) }})
+	}
+	return entrants
 }

@@ -1,48 +1,58 @@
-// The benchmark measures how fast Pombo drains a slot that waits, beside pg_recvlogical, which reads the same slot from the same
-// position, decodes as much and writes to /dev/null. Both take turns in one run, on one machine with the
-// servers beside them, so the ratio is what counts.
+// The benchmark measures Pombo beside what bounds it: the drain of a slot beside pg_recvlogical, the latency beside a
+// producer that is called right after COMMIT, and each kind of event beside a base case. All that is compared takes turns in
+// one run, on one machine with the servers beside it, so that the ratios are what counts.
 package main
 
 import (
 	"context"
-	"encoding/json"
+	"errors"
 	"flag"
 	"fmt"
 	"os"
 	"os/signal"
-	"path/filepath"
-	"runtime"
-	"slices"
 	"strings"
 	"syscall"
 	"time"
 
-	"github.com/jedib0t/go-pretty/v6/table"
-	"golang.org/x/sync/errgroup"
-
-	"github.com/pombo-cdc/pombo/integration/stack"
+	"github.com/pombo-cdc/pombo/bench/rig"
 )
 
+// options are the sizes of the suites.
 type options struct {
-	events, payload, perTransaction, rounds int
-	compression                             []string
-	output                                  string
+	rounds      int
+	events      int           // of the main drain
+	shapeEvents int           // of the drains in other transactions
+	scaleEvents int           // of each case of scale
+	latency     time.Duration // of each rate and round
+	idle        time.Duration
 }
+
+// suite measures one thing.
+type suite struct {
+	name string
+	run  func(context.Context, *rig.Servers, options) ([]*rig.Table, error)
+}
+
+var suites = []suite{{"drain", drain}, {"latency", latency}, {"scale", scale}, {"idle", idle}}
 
 func main() {
 	var o options
-	var codecs string
-	flag.IntVar(&o.events, "events", 500_000, "events to drain")
-	flag.IntVar(&o.payload, "payload", 300, "bytes of an event's payload")
-	flag.IntVar(&o.perTransaction, "per-transaction", 10, "events of a transaction")
+	var chosen []string
+	for _, s := range suites {
+		chosen = append(chosen, s.name)
+	}
+	names := flag.String("suite", strings.Join(chosen, ","), "suites to run")
+	output := flag.String("output", "bench/results/bench.json", "file for all figures as JSON")
 	flag.IntVar(&o.rounds, "rounds", 3, "rounds, of which the median counts")
-	flag.StringVar(&codecs, "compression", "lz4,none", "codecs to measure, comma separated")
-	flag.StringVar(&o.output, "output", "bench/results/drain.json", "file for the figures as JSON")
+	flag.IntVar(&o.events, "events", 1_000_000, "events to drain")
+	flag.IntVar(&o.shapeEvents, "shape-events", 300_000, "events to drain in transactions of one and of 10,000")
+	flag.IntVar(&o.scaleEvents, "scale-events", 200_000, "events of each case of scale")
+	flag.DurationVar(&o.latency, "latency", 6*time.Second, "time to write at each rate in each round")
+	flag.DurationVar(&o.idle, "idle", 21*time.Second, "time to be idle in all rounds")
 	flag.Parse()
-	o.compression = strings.Split(codecs, ",")
 
 	ctx, cancel := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
-	err := run(ctx, o)
+	err := bench(ctx, strings.Split(*names, ","), o, *output)
 	cancel()
 	if err != nil {
 		fmt.Fprintln(os.Stderr, "bench:", err)
@@ -50,123 +60,41 @@ func main() {
 	}
 }
 
-// result is everything that a run has measured.
-type result struct {
-	Machine  string  `json:"machine"`
-	Postgres string  `json:"postgres"`
-	Kafka    string  `json:"kafka"`
-	Events   int     `json:"events"`
-	Payload  int     `json:"payload_bytes"`
-	Size     int     `json:"events_per_transaction"`
-	Drains   []drain `json:"drains"`
-}
-
-// drain is one way to read the slot, with a figure a round.
-type drain struct {
-	Name   string    `json:"name"`
-	Rates  []float64 `json:"events_per_second"`
-	CPU    []float64 `json:"cpu_microseconds_per_event"`
-	Memory []float64 `json:"peak_resident_mib"`
-}
-
-func run(ctx context.Context, o options) error {
-	var servers bench
-	defer servers.close()
-	group, starting := errgroup.WithContext(ctx)
-	group.Go(func() (err error) {
-		servers.postgres, err = stack.StartPostgres(starting, stack.PostgresOptions{Log: os.Stderr, Settings: map[string]string{"max_wal_size": "8GB"}})
-		return err
-	})
-	group.Go(func() (err error) {
-		servers.kafka, err = stack.StartKafka(starting, stack.KafkaOptions{Log: os.Stderr, Optimize: true})
-		return err
-	})
-	if err := group.Wait(); err != nil {
-		return err
-	}
-	fmt.Fprintf(os.Stderr, "writing %d events of %d bytes, %d a transaction\n", o.events, o.payload, o.perTransaction)
-	if err := servers.load(ctx, o); err != nil {
-		return fmt.Errorf("write events: %w", err)
-	}
-	r := result{
-		Machine:  fmt.Sprintf("%d cores, %s/%s", runtime.NumCPU(), runtime.GOOS, runtime.GOARCH),
-		Postgres: servers.postgres.Origin(), Kafka: servers.kafka.Origin(),
-		Events: o.events, Payload: o.payload, Size: o.perTransaction,
-		Drains: []drain{{Name: reference}},
-	}
-	for _, codec := range o.compression {
-		r.Drains = append(r.Drains, drain{Name: "pombo, " + codec})
-	}
-	for round := range o.rounds + 1 {
-		for i := range r.Drains {
-			m, err := servers.measure(ctx, o, i, round)
-			if err != nil {
-				return fmt.Errorf("%s: %w", r.Drains[i].Name, err)
-			}
-			d := &r.Drains[i]
-			if round == 0 { // warms caches up, and the broker's compiler
-				fmt.Fprintf(os.Stderr, "warm-up  %-15s %8.0f events/s\n", d.Name, float64(o.events)/m.took.Seconds())
-				continue
-			}
-			d.Rates = append(d.Rates, float64(o.events)/m.took.Seconds())
-			d.CPU = append(d.CPU, m.cpu.Seconds()*1e6/float64(o.events))
-			d.Memory = append(d.Memory, float64(m.memory)/(1<<20))
-			fmt.Fprintf(os.Stderr, "round %d  %-15s %8.0f events/s\n", round, d.Name, d.Rates[round-1])
-		}
-	}
-	r.print()
-	return r.write(o.output)
-}
-
-func median(figures []float64) float64 {
-	sorted := slices.Sorted(slices.Values(figures))
-	return sorted[len(sorted)/2]
-}
-
-// ratios are those of each round, so that a machine that drifts does not count.
-func (r *result) ratios(d drain) []float64 {
-	all := make([]float64, len(d.Rates))
-	for i := range d.Rates {
-		all[i] = d.Rates[i] / r.Drains[0].Rates[i]
-	}
-	return all
-}
-
-func (r *result) print() {
-	t := table.NewWriter()
-	t.SetOutputMirror(os.Stdout)
-	t.SetStyle(table.StyleLight)
-	t.SetTitle("Drain of %d events of %d bytes, %d a transaction; medians of %d rounds\n%s; %s; %s",
-		r.Events, r.Payload, r.Size, len(r.Drains[0].Rates), r.Machine, r.Postgres, r.Kafka)
-	t.AppendHeader(table.Row{"", "events/s", "ratio", "ratio min–max", "CPU µs/event", "peak MiB"})
-	for _, d := range r.Drains {
-		ratios := r.ratios(d)
-		t.AppendRow(table.Row{
-			d.Name,
-			fmt.Sprintf("%.0f", median(d.Rates)),
-			fmt.Sprintf("%.2f", median(ratios)),
-			fmt.Sprintf("%.2f–%.2f", slices.Min(ratios), slices.Max(ratios)),
-			fmt.Sprintf("%.2f", median(d.CPU)),
-			fmt.Sprintf("%.0f", median(d.Memory)),
-		})
-	}
-	t.Render()
-}
-
-func (r *result) write(path string) error {
-	content, err := json.MarshalIndent(r, "", "  ")
+func bench(ctx context.Context, names []string, o options, output string) (err error) {
+	chosen, err := choose(names)
 	if err != nil {
 		return err
 	}
-	if err := os.MkdirAll(filepath.Dir(path), 0o750); err != nil {
+	servers, err := rig.StartServers(ctx, os.Stderr)
+	if err != nil {
 		return err
 	}
-	return os.WriteFile(path, append(content, '\n'), 0o600)
+	defer func() { err = errors.Join(err, servers.Close()) }()
+	report := rig.Report{Origin: servers.Origin(), Rounds: o.rounds}
+	for _, s := range chosen {
+		began := time.Now()
+		tables, err := s.run(ctx, servers, o)
+		if err != nil {
+			return fmt.Errorf("%s: %w", s.name, err)
+		}
+		report.Tables = append(report.Tables, tables...)
+		servers.Tell("%s took %v", s.name, time.Since(began).Round(time.Second))
+	}
+	report.Print(os.Stdout)
+	return report.Write(output)
 }
 
-// measurement is one drain.
-type measurement struct {
-	took   time.Duration
-	cpu    time.Duration // of the process that reads, user and system
-	memory int64         // peak resident, bytes
+func choose(names []string) (chosen []suite, err error) {
+	for _, name := range names {
+		known := len(chosen)
+		for _, s := range suites {
+			if s.name == name {
+				chosen = append(chosen, s)
+			}
+		}
+		if len(chosen) == known {
+			return nil, fmt.Errorf("there is no suite %q", name)
+		}
+	}
+	return chosen, nil
 }
