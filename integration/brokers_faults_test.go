@@ -204,5 +204,6 @@ func TestTheLagIsVisibleWhileTheBrokerIsAway(t *testing.T) {
 	require.Greater(t, lag, int64(200e6))
 	require.InDelta(t, lag, status.Lag, 16<<20, "what others write to the server in between")
 	require.NoError(t, broker.Start(o.ctx))
+	o.awaitRecords("Order", 200_001)
 	o.awaitConfirmed(o.walEnd())
 }

@@ -52,6 +52,7 @@ func TestATransactionOf500000RowsStaysUnder64MiB(t *testing.T) {
 	o := newOutbox(t)
 	o.exec(`INSERT INTO outbox_event SELECT gen_random_uuid(), 'Bulk', (i % 1000)::text, 't', repeat('x', 300), now() FROM generate_series(1, 500000) i`)
 	p := o.streaming()
+	o.awaitRecords("Bulk", 500_000)
 	o.awaitConfirmed(o.walEnd())
 	require.EqualValues(t, 500_000, o.records("Bulk"))
 	if len(raceFlags) == 0 { // the race detector multiplies memory

@@ -188,16 +188,24 @@ func (o *outbox) load(writers, perSecond int) (stop func()) {
 	}
 }
 
-// arrived waits until everything committed has been received, and checks order and bytes.
+// arrived waits until everything committed has been received, for as long as more and more of it is, and checks order and bytes.
 func (o *outbox) arrived() workload.Report {
 	o.t.Helper()
-	ctx, cancel := context.WithTimeout(o.ctx, patience)
-	defer cancel()
-	r, err := o.ledger.Await(ctx, workload.Report.Complete)
-	require.NoError(o.t, err)
-	require.NoError(o.t, r.Err())
-	return r
+	for {
+		before := distinct(o.ledger.Report())
+		ctx, cancel := context.WithTimeout(o.ctx, patience)
+		r, err := o.ledger.Await(ctx, workload.Report.Complete)
+		cancel()
+		if err == nil {
+			require.NoError(o.t, r.Err())
+			return r
+		}
+		require.Greater(o.t, distinct(o.ledger.Report()), before, "nothing has arrived for %s: %v", patience, err)
+	}
 }
+
+// distinct is the number of events that have arrived. What comes again does not count.
+func distinct(r workload.Report) int { return r.Records - r.Duplicates }
 
 // awaitReport waits for a condition on the report.
 func (o *outbox) awaitReport(done func(workload.Report) bool) {
@@ -208,12 +216,11 @@ func (o *outbox) awaitReport(done func(workload.Report) bool) {
 	require.NoError(o.t, err)
 }
 
-// awaitMore waits until n more events have arrived. What comes again does not count.
+// awaitMore waits until n more events have arrived.
 func (o *outbox) awaitMore(n int) {
 	o.t.Helper()
-	arrived := func(r workload.Report) int { return r.Records - r.Duplicates }
-	before := arrived(o.ledger.Report())
-	o.awaitReport(func(r workload.Report) bool { return arrived(r) >= before+n })
+	before := distinct(o.ledger.Report())
+	o.awaitReport(func(r workload.Report) bool { return distinct(r) >= before+n })
 }
 
 func (o *outbox) lsn(sql string, args ...any) pglogrepl.LSN {
@@ -247,6 +254,17 @@ func (o *outbox) await(what string, condition func() bool) {
 func (o *outbox) awaitFor(limit time.Duration, what string, condition func() bool) {
 	o.t.Helper()
 	require.Eventually(o.t, condition, limit, 20*time.Millisecond, what)
+}
+
+// awaitRecords waits until a topic has so many records, for as long as more and more come, and returns how many it has.
+func (o *outbox) awaitRecords(aggregateType string, n int64) int64 {
+	o.t.Helper()
+	seen := int64(-1)
+	for seen < n {
+		before := seen
+		o.await(fmt.Sprintf("more records than %d of %d", before, n), func() bool { seen = o.records(aggregateType); return seen > before })
+	}
+	return seen
 }
 
 // createTopic creates a topic with a number of partitions.
