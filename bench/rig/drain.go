@@ -76,6 +76,9 @@ func (s *Servers) Receive(ctx context.Context, o *Outbox) (Measurement, error) {
 
 // drain runs a contender on a slot at the first event until done returns.
 func (s *Servers) drain(ctx context.Context, c Contender, o *Outbox, t topics, done func(context.Context, *Process) error) (m Measurement, err error) {
+	if o.Shape.Events == 0 {
+		return m, errors.New("there is no whole transaction to drain")
+	}
 	slot, err := s.slotAtStart(ctx, o)
 	if err != nil {
 		return m, err
