@@ -85,6 +85,9 @@ func measure(ctx context.Context, servers *rig.Servers, chosen []suite, o option
 	for _, s := range chosen {
 		began := time.Now()
 		tables, err := s.run(ctx, servers, o)
+		if ctx.Err() != nil {
+			return context.Cause(ctx) // and not what could not be cleaned up any more
+		}
 		if err != nil {
 			return fmt.Errorf("%s: %w", s.name, err)
 		}
