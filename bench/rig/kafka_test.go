@@ -51,7 +51,7 @@ func TestArrivalsCountEachEventOnceAndNoneOfTheLead(t *testing.T) {
 	s := embedded(t)
 	made, err := s.createTopics(t.Context(), Shape{Topics: 1, Partitions: 1})
 	require.NoError(t, err)
-	a, err := s.consume(t.Context(), made, Pace{Rate: 2, Duration: 2 * time.Second})
+	a, err := s.consume(t.Context(), made, Pace{Rate: 2, Lead: time.Second, Duration: time.Second})
 	require.NoError(t, err)
 	defer a.close()
 	s.produce(t, made.template, first)
