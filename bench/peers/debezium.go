@@ -58,17 +58,17 @@ type connect struct {
 func fetchConnect(ctx context.Context, log io.Writer) (*connect, error) {
 	for _, program := range []string{"java", "mvn"} {
 		if _, err := exec.LookPath(program); err != nil {
-			return nil, fmt.Errorf("Debezium needs Java and Maven: install them, or measure without it: %w", err)
+			return nil, fmt.Errorf("make bench-peers runs Debezium, which needs Java and Maven: %w", err)
 		}
 	}
-	jars, err := stack.Jars(ctx, log, "connect-"+connectVersion,
+	jars, err := stack.Jars(ctx, log, "connect-runtime-"+connectVersion,
 		"org.apache.kafka:connect-runtime:"+connectVersion,
 		"org.apache.kafka:connect-json:"+connectVersion,
 		"org.apache.logging.log4j:log4j-slf4j-impl:2.25.4")
 	if err != nil {
 		return nil, err
 	}
-	plugin, err := stack.Jars(ctx, log, "debezium-"+debeziumVersion, "io.debezium:debezium-connector-postgres:"+debeziumVersion)
+	plugin, err := stack.Jars(ctx, log, "debezium-connector-postgres-"+debeziumVersion, "io.debezium:debezium-connector-postgres:"+debeziumVersion)
 	if err != nil {
 		return nil, err
 	}
@@ -95,15 +95,15 @@ func (d debezium) Name() string {
 	return fmt.Sprintf("debezium, poll.interval.ms=%d", d.poll.Milliseconds())
 }
 
-// settings are those that are worth telling.
-func (d debezium) settings() string {
+// debeziumSettings are those that are worth telling.
+func debeziumSettings() string {
 	all := maps.Clone(workerTuning)
 	maps.Copy(all, connectorTuning)
 	var told []string
 	for _, name := range slices.Sorted(maps.Keys(all)) {
 		told = append(told, name+"="+all[name])
 	}
-	return fmt.Sprintf("Debezium %s in Kafka Connect %s, heap %s: %s", debeziumVersion, connectVersion, heap, strings.Join(told, ", "))
+	return fmt.Sprintf("Debezium: %s in Kafka Connect %s, heap %s, outbox event router, string converters, %s; the defaults of all else, where the name does not tell it.", debeziumVersion, connectVersion, heap, strings.Join(told, ", "))
 }
 
 // Start implements rig.Contender.

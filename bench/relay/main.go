@@ -37,9 +37,8 @@ func main() {
 
 	ctx, cancel := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	err := run(ctx, o)
-	stopped := ctx.Err() != nil
 	cancel()
-	if err != nil && !stopped {
+	if err != nil {
 		fmt.Fprintln(os.Stderr, "relay:", err)
 		os.Exit(1)
 	}
@@ -61,11 +60,11 @@ func run(ctx context.Context, o options) error {
 	tick := time.NewTicker(o.interval)
 	defer tick.Stop()
 	for {
-		published, err := r.poll(ctx)
+		published, err := r.poll(context.WithoutCancel(ctx)) // what has been sent has to be marked
 		if err != nil {
 			return err
 		}
-		if o.again && published == o.limit {
+		if o.again && published == o.limit && ctx.Err() == nil {
 			continue
 		}
 		select {
@@ -78,17 +77,17 @@ func run(ctx context.Context, o options) error {
 
 // relay polls one table.
 type relay struct {
-	conn           *pgx.Conn
-	producer       *kgo.Client
-	unpublished    string // SQL
-	markPublished  string // SQL
-	eventsEachPoll int
+	conn          *pgx.Conn
+	producer      *kgo.Client
+	limit         int
+	unpublished   string // SQL
+	markPublished string // SQL
 }
 
 func newRelay(conn *pgx.Conn, producer *kgo.Client, o options) *relay {
 	table := pgx.Identifier(strings.Split(o.table, ".")).Sanitize()
 	return &relay{
-		conn: conn, producer: producer, eventsEachPoll: o.limit,
+		conn: conn, producer: producer, limit: o.limit,
 		unpublished: `SELECT id, aggregate_id, event_type, payload FROM ` + table +
 			` WHERE published_at IS NULL ORDER BY created_at LIMIT $1 FOR UPDATE SKIP LOCKED`,
 		markPublished: `UPDATE ` + table + ` SET published_at = now() WHERE id = $1`,
@@ -103,7 +102,7 @@ type event struct {
 // poll publishes the oldest events in one transaction and returns how many.
 func (r *relay) poll(ctx context.Context) (published int, err error) {
 	err = pgx.BeginFunc(ctx, r.conn, func(tx pgx.Tx) error {
-		rows, _ := tx.Query(ctx, r.unpublished, r.eventsEachPoll) // its error comes with the rows
+		rows, _ := tx.Query(ctx, r.unpublished, r.limit) // its error comes with the rows
 		events, err := pgx.CollectRows(rows, pgx.RowToStructByPos[event])
 		if err != nil {
 			return fmt.Errorf("read events: %w", err)
