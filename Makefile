@@ -12,7 +12,7 @@ BENCHFLAGS       ?=
 export CGO_ENABLED ?= 0
 
 .DEFAULT_GOAL := help
-.PHONY: help build demo test test-race test-faults chaos lint fuzz bench clean
+.PHONY: help build demo test test-race test-faults chaos lint fuzz bench bench-peers clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  %-11s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -49,6 +49,10 @@ fuzz: ## fuzz every decoder and parser, FUZZTIME (1m) each
 
 bench: build ## measure drain, latency, scale and idle, each beside a reference; BENCHFLAGS="-suite drain" measures less
 	go run ./bench $(BENCHFLAGS)
+
+bench-peers: build ## measure drain and latency beside Debezium and a polling relay; needs Java and Maven
+	go build -o bin/relay ./bench/relay
+	go run ./bench/peers $(BENCHFLAGS)
 
 clean: ## remove what the other targets made
 	rm -rf bin bench/results

@@ -19,6 +19,8 @@ const (
 	// beyond is how many samples have to be beyond a quantile, or else it is an accident.
 	beyond = 5
 	behind = "latest start ms"
+	// lead is how long transactions are written before they count.
+	lead = time.Second
 )
 
 func quantileName(q float64) string { return fmt.Sprintf("p%v ms", q) }
@@ -49,14 +51,14 @@ func latency(ctx context.Context, s *rig.Servers, o options) (tables []*rig.Tabl
 		{"floor", func(p rig.Pace) (rig.Delivery, error) { return s.Floor(ctx, waiting, p) }},
 		{"pombo", func(p rig.Pace) (rig.Delivery, error) { return s.Latency(ctx, rig.Pombo{}, waiting, p) }},
 	}
-	warm := rig.Pace{Rate: 1000, Duration: o.latency, Payload: base.Payload}
+	warm := rig.Pace{Rate: 1000, Lead: lead, Duration: o.latency, Payload: base.Payload}
 	for _, way := range trials {
 		if _, err := way.run(warm); err != nil {
 			return nil, fmt.Errorf("warm-up of %s: %w", way.name, err)
 		}
 	}
 	for _, perSecond := range []int{100, 1000, 2000} {
-		pace := rig.Pace{Rate: perSecond, Duration: o.latency, Payload: base.Payload}
+		pace := rig.Pace{Rate: perSecond, Lead: lead, Duration: o.latency, Payload: base.Payload}
 		if err := latencyAt(s, o.rounds, pace, trials, arrival, commit); err != nil {
 			return nil, err
 		}

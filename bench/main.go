@@ -10,6 +10,7 @@ import (
 	"fmt"
 	"os"
 	"os/signal"
+	"slices"
 	"strings"
 	"syscall"
 	"time"
@@ -44,10 +45,10 @@ func main() {
 	names := flag.String("suite", strings.Join(chosen, ","), "suites to run")
 	output := flag.String("output", "bench/results/bench.json", "file for all figures as JSON")
 	flag.IntVar(&o.rounds, "rounds", 3, "rounds, of which the median counts")
-	flag.IntVar(&o.events, "events", 1_000_000, "events to drain")
-	flag.IntVar(&o.shapeEvents, "shape-events", 300_000, "events to drain in transactions of one and of 10,000")
-	flag.IntVar(&o.scaleEvents, "scale-events", 200_000, "events of each case of scale")
-	flag.DurationVar(&o.latency, "latency", 6*time.Second, "time to write at each rate in each round")
+	flag.IntVar(&o.events, "events", 500_000, "events to drain")
+	flag.IntVar(&o.shapeEvents, "shape-events", 200_000, "events to drain in transactions of one and of 10,000")
+	flag.IntVar(&o.scaleEvents, "scale-events", 100_000, "events of each case of scale")
+	flag.DurationVar(&o.latency, "latency", 5*time.Second, "time to write at each rate in each round")
 	flag.DurationVar(&o.idle, "idle", 21*time.Second, "time to be idle in all rounds")
 	flag.Parse()
 
@@ -60,7 +61,11 @@ func main() {
 	}
 }
 
+// bench reports what there is, also if a suite fails.
 func bench(ctx context.Context, names []string, o options, output string) (err error) {
+	if o.rounds < 1 {
+		return errors.New("-rounds has to be 1 or more")
+	}
 	chosen, err := choose(names)
 	if err != nil {
 		return err
@@ -71,30 +76,34 @@ func bench(ctx context.Context, names []string, o options, output string) (err e
 	}
 	defer func() { err = errors.Join(err, servers.Close()) }()
 	report := rig.Report{Origin: servers.Origin(), Rounds: o.rounds}
+	err = measure(ctx, servers, chosen, o, &report)
+	report.Print(os.Stdout)
+	return errors.Join(err, report.Write(output))
+}
+
+func measure(ctx context.Context, servers *rig.Servers, chosen []suite, o options, report *rig.Report) error {
 	for _, s := range chosen {
 		began := time.Now()
 		tables, err := s.run(ctx, servers, o)
+		if ctx.Err() != nil {
+			return context.Cause(ctx) // and not what could not be cleaned up any more
+		}
 		if err != nil {
 			return fmt.Errorf("%s: %w", s.name, err)
 		}
 		report.Tables = append(report.Tables, tables...)
 		servers.Tell("%s took %v", s.name, time.Since(began).Round(time.Second))
 	}
-	report.Print(os.Stdout)
-	return report.Write(output)
+	return nil
 }
 
 func choose(names []string) (chosen []suite, err error) {
 	for _, name := range names {
-		known := len(chosen)
-		for _, s := range suites {
-			if s.name == name {
-				chosen = append(chosen, s)
-			}
-		}
-		if len(chosen) == known {
+		i := slices.IndexFunc(suites, func(s suite) bool { return s.name == name })
+		if i < 0 {
 			return nil, fmt.Errorf("there is no suite %q", name)
 		}
+		chosen = append(chosen, suites[i])
 	}
 	return chosen, nil
 }

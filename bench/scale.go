@@ -36,7 +36,7 @@ func scale(ctx context.Context, s *rig.Servers, o options) (tables []*rig.Table,
 		shape := base
 		shape.Events = o.scaleEvents
 		c.change(&shape)
-		shape.Events = min(shape.Events, scaleBytes/shape.Payload/shape.PerTransaction*shape.PerTransaction)
+		shape.Events = min(shape.Events, scaleBytes/shape.Payload)
 		waiting, err := s.Load(ctx, shape)
 		if err != nil {
 			return nil, err

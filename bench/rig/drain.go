@@ -21,7 +21,24 @@ type Measurement struct {
 	Events int
 	Took   time.Duration // from the start of the process to the last record
 	Usage  Usage
-	Sender time.Duration // processor time of the walsender; 0 if it is out of reach
+	Sender time.Duration // processor time of the walsender, or of the backend that is polled; 0 if it is out of reach
+	First  Progress      // when the first records were seen
+}
+
+// Progress is how far a drain has come.
+type Progress struct {
+	Records int
+	Took    time.Duration // since the start of the process
+	CPU     time.Duration // of the process
+}
+
+// Running is the part of a drain that comes after its first records, and so without the start of the process.
+func (m Measurement) Running() Measurement {
+	return Measurement{
+		Events: m.Events - m.First.Records,
+		Took:   m.Took - m.First.Took,
+		Usage:  Usage{CPU: m.Usage.CPU - m.First.CPU, Memory: m.Usage.Memory},
+	}
 }
 
 // Rate is in events a second.
@@ -30,7 +47,7 @@ func (m Measurement) Rate() float64 { return float64(m.Events) / m.Took.Seconds(
 // CPU is what the process took, in µs an event.
 func (m Measurement) CPU() float64 { return m.perEvent(m.Usage.CPU) }
 
-// SenderCPU is what the walsender took, in µs an event.
+// SenderCPU is what Sender is an event, in µs.
 func (m Measurement) SenderCPU() float64 { return m.perEvent(m.Sender) }
 
 // Memory is in MiB.
@@ -47,12 +64,22 @@ func (s *Servers) Drain(ctx context.Context, c Contender, o *Outbox) (m Measurem
 		return m, err
 	}
 	defer func() { err = errors.Join(err, s.deleteTopics(ctx, t)) }()
-	m, err = s.drain(ctx, c, o, t, func(ctx context.Context, p *Process) error {
-		return s.awaitRecords(ctx, p, t, o.Shape.Events)
+	var first Progress
+	m, err = s.drain(ctx, c, o, t, func(ctx context.Context, p *Process, began time.Time) (err error) {
+		if first.Records, err = s.awaitRecords(ctx, p, t, 1); err != nil {
+			return err
+		}
+		first.Took = time.Since(began)
+		if first.CPU, err = p.CPU(); err != nil {
+			return err
+		}
+		_, err = s.awaitRecords(ctx, p, t, o.Shape.Events)
+		return err
 	})
 	if err != nil {
 		return m, err
 	}
+	m.First = first
 	n, err := s.count(ctx, t)
 	if err == nil && n != int64(o.Shape.Events) {
 		err = fmt.Errorf("%s has published %d records of %d events", c.Name(), n, o.Shape.Events)
@@ -64,7 +91,7 @@ func (s *Servers) Drain(ctx context.Context, c Contender, o *Outbox) (m Measurem
 // can decode for one reader.
 func (s *Servers) Receive(ctx context.Context, o *Outbox) (Measurement, error) {
 	c := receiver{dir: s.postgres.BinDir(), end: o.end}
-	return s.drain(ctx, c, o, topics{}, func(ctx context.Context, p *Process) error {
+	return s.drain(ctx, c, o, topics{}, func(ctx context.Context, p *Process, _ time.Time) error {
 		select {
 		case <-p.Exited():
 			return p.failure()
@@ -74,8 +101,11 @@ func (s *Servers) Receive(ctx context.Context, o *Outbox) (Measurement, error) {
 	})
 }
 
-// drain runs a contender on a slot at the first event until done returns.
-func (s *Servers) drain(ctx context.Context, c Contender, o *Outbox, t topics, done func(context.Context, *Process) error) (m Measurement, err error) {
+// drain runs a contender on a slot at the first event until done, which is told when it began, returns.
+func (s *Servers) drain(ctx context.Context, c Contender, o *Outbox, t topics, done func(context.Context, *Process, time.Time) error) (m Measurement, err error) {
+	if o.Shape.Events == 0 {
+		return m, errors.New("there is no whole transaction to drain")
+	}
 	slot, err := s.slotAtStart(ctx, o)
 	if err != nil {
 		return m, err
@@ -89,7 +119,7 @@ func (s *Servers) drain(ctx context.Context, c Contender, o *Outbox, t topics, d
 	}
 	limited, cancel := context.WithTimeoutCause(ctx, drainLimit, fmt.Errorf("not done within %v", drainLimit))
 	defer cancel()
-	err = done(limited, p)
+	err = done(limited, p, began)
 	m = Measurement{Events: o.Shape.Events, Took: time.Since(began)}
 	watched := sender.stop()
 	m.Sender = sender.cpu
@@ -101,7 +131,7 @@ func (s *Servers) drain(ctx context.Context, c Contender, o *Outbox, t topics, d
 	return m, nil
 }
 
-// sender is a watch over the walsender of a slot.
+// sender is a watch over the backend that serves a contender.
 type sender struct {
 	cancel context.CancelFunc
 	done   chan struct{}
@@ -109,8 +139,8 @@ type sender struct {
 	err    error
 }
 
-// watchSender looks at the walsender that serves a slot until it is stopped, as there is nothing to look at once its client
-// is gone. In a container it has no process here.
+// watchSender looks at the walsender of a slot, or at the session that has the slot's name because it polls instead, until it
+// is stopped, as there is nothing to look at once its client is gone. In a container it has no process here.
 func (s *Servers) watchSender(ctx context.Context, slot string) *sender {
 	ctx, cancel := context.WithCancel(ctx)
 	w := &sender{cancel: cancel, done: make(chan struct{})}
@@ -132,7 +162,9 @@ func (w *sender) watch(ctx context.Context, conn *pgx.Conn, slot string) error {
 	var err error
 	stopped := await(ctx, nil, func() bool {
 		if pid == 0 {
-			const sql = `SELECT coalesce(max(active_pid), 0) FROM pg_replication_slots WHERE slot_name = $1`
+			const sql = `SELECT coalesce(max(pid), 0) FROM (
+				SELECT active_pid FROM pg_replication_slots WHERE slot_name = $1
+				UNION ALL SELECT pid FROM pg_stat_activity WHERE application_name = $1) AS serving (pid)`
 			err = conn.QueryRow(ctx, sql, slot).Scan(&pid)
 			return err != nil
 		}

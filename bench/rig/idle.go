@@ -43,7 +43,7 @@ func (s *Servers) watchIdle(ctx context.Context, p *Process, o *Outbox, t topics
 	if err != nil {
 		return nil, fmt.Errorf("write the first event: %w", err)
 	}
-	if err := s.awaitRecords(ctx, p, t, 1); err != nil {
+	if _, err := s.awaitRecords(ctx, p, t, 1); err != nil {
 		return nil, err
 	}
 	if err := sleepUntil(ctx, time.Now().Add(settling)); err != nil {

@@ -15,8 +15,6 @@ import (
 )
 
 const (
-	// lead is how long transactions are written before they count.
-	lead = time.Second
 	// arrivalLimit is how long the first record, and the last, may take.
 	arrivalLimit = time.Minute
 	// first is the number of the event that shows that everything works, before the others are written.
@@ -89,7 +87,6 @@ func (s *Servers) deliver(ctx context.Context, o *Outbox, pace Pace, start func(
 		return d, err
 	}
 	defer func() { err = errors.Join(err, s.deleteTopics(ctx, t)) }()
-	pace.Duration += lead
 	arrivals, err := s.consume(ctx, t, pace)
 	if err != nil {
 		return d, err
@@ -127,7 +124,7 @@ func (s *Servers) consume(ctx context.Context, t topics, pace Pace) (*arrivals, 
 	}
 	n := pace.transactions()
 	a := &arrivals{
-		client: client, from: int(float64(pace.Rate) * lead.Seconds()), sent: make([]atomic.Int64, n), missing: n,
+		client: client, from: int(float64(pace.Rate) * pace.Lead.Seconds()), sent: make([]atomic.Int64, n), missing: n,
 		latency: histogram(), began: time.Now(), opened: make(chan struct{}), all: make(chan struct{}),
 	}
 	a.done.Go(func() { a.follow(ctx) })

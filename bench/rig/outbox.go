@@ -61,8 +61,9 @@ const writeEvents = `CREATE PROCEDURE write_events(events int, size int, per_tra
 // genericPlan keeps the planner from copying the text into the plan of each transaction.
 const genericPlan = `SET plan_cache_mode = force_generic_plan`
 
-// Load makes a database with an outbox table, a slot and then the events of a shape, which are none if it has none.
+// Load makes a database with an outbox table, a slot and then the events of a shape, in whole transactions. They may be none.
 func (s *Servers) Load(ctx context.Context, shape Shape) (*Outbox, error) {
+	shape.Events -= shape.Events % shape.PerTransaction
 	o := &Outbox{Shape: shape, name: s.name("outbox"), base: s.name("base")}
 	var err error
 	if o.dsn, err = s.postgres.CreateDatabase(ctx, o.name); err != nil {

@@ -103,8 +103,8 @@ func (s *Servers) count(ctx context.Context, t topics) (records int64, err error
 	return records, nil
 }
 
-// awaitRecords waits until there are n records.
-func (s *Servers) awaitRecords(ctx context.Context, p *Process, t topics, n int) error {
+// awaitRecords waits until there are n records, and returns how many there are by then.
+func (s *Servers) awaitRecords(ctx context.Context, p *Process, t topics, n int) (int, error) {
 	var records int64
 	err := await(ctx, p.Exited(), func() bool {
 		counted, err := s.count(ctx, t)
@@ -114,9 +114,9 @@ func (s *Servers) awaitRecords(ctx context.Context, p *Process, t topics, n int)
 		return records >= int64(n)
 	})
 	if err != nil {
-		return fmt.Errorf("await %d records, of which there are %d: %w", n, records, err)
+		return 0, fmt.Errorf("await %d records, of which there are %d: %w", n, records, err)
 	}
-	return nil
+	return int(records), nil
 }
 
 // await looks at a condition again and again until it is true. It is an error if ctx or the process, which closes exited,

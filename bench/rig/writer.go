@@ -13,15 +13,16 @@ import (
 
 // Pace is how transactions are written: each at its time, by the next of some connections.
 type Pace struct {
-	Rate     int // transactions a second
-	Duration time.Duration
-	Payload  int // bytes
+	Rate     int           // transactions a second
+	Lead     time.Duration // written before what counts
+	Duration time.Duration // of what counts
+	Payload  int           // bytes
 }
 
 // writers are the connections of an application, enough to keep a pace while each waits for the disk.
 const writers = 16
 
-func (p Pace) transactions() int { return int(float64(p.Rate) * p.Duration.Seconds()) }
+func (p Pace) transactions() int { return int(float64(p.Rate) * (p.Lead + p.Duration).Seconds()) }
 
 func (p Pace) payload() string {
 	const head, tail = `{"note":"`, `"}`

@@ -21,23 +21,6 @@ import (
 // kafkaVersion is the Apache Kafka that is fetched.
 const kafkaVersion = "4.3.1"
 
-// kafkaProject is a Maven project whose dependencies are a broker. Log4j is of the version that this Kafka is built with.
-const kafkaProject = `<project>
-  <modelVersion>4.0.0</modelVersion>
-  <groupId>pombo</groupId>
-  <artifactId>kafka</artifactId>
-  <version>1</version>
-  <dependencies>
-    <dependency><groupId>org.apache.kafka</groupId><artifactId>kafka_2.13</artifactId><version>` + kafkaVersion + `</version></dependency>
-    <dependency><groupId>org.apache.kafka</groupId><artifactId>kafka-tools</artifactId><version>` + kafkaVersion + `</version></dependency>
-    <dependency><groupId>org.apache.logging.log4j</groupId><artifactId>log4j-slf4j-impl</artifactId><version>2.25.4</version></dependency>
-  </dependencies>
-</project>
-`
-
-// copyDependencies is the goal that puts a project's dependencies into a folder.
-const copyDependencies = "org.apache.maven.plugins:maven-dependency-plugin:3.8.1:copy-dependencies"
-
 // kafkaLogging has the broker log to standard output what matters.
 const kafkaLogging = `status = warn
 appender.console.type = Console
@@ -132,15 +115,12 @@ func (k *Kafka) runNode(ctx context.Context, opts KafkaOptions, java string, fil
 	return k.instance.await(ctx)
 }
 
-// kafkaJars fetches the broker, once, and returns the folder of its jars.
+// kafkaJars fetches the broker, once, and returns the folder of its jars. Log4j is of the version that this Kafka is built with.
 func kafkaJars(ctx context.Context, log io.Writer) (string, error) {
-	return cached(ctx, log, "kafka-"+kafkaVersion, func(dir string) error {
-		if err := os.WriteFile(filepath.Join(dir, "pom.xml"), []byte(kafkaProject), 0o600); err != nil {
-			return err
-		}
-		_, err := output(ctx, nil, dir, "mvn", "--batch-mode", "--quiet", copyDependencies, "-DincludeScope=runtime", "-DoutputDirectory="+dir)
-		return err
-	})
+	return Jars(ctx, log, "kafka-"+kafkaVersion,
+		"org.apache.kafka:kafka_2.13:"+kafkaVersion,
+		"org.apache.kafka:kafka-tools:"+kafkaVersion,
+		"org.apache.logging.log4j:log4j-slf4j-impl:2.25.4")
 }
 
 // kafkaFiles are the files of one broker, and how Java is run on them.
