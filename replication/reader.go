@@ -10,11 +10,11 @@ const (
 	readBuffer = 1 << 20
 
 	// tcpFillTime and unixFillTime are how long a socket may fill. A Unix socket holds few rows, whatever their size.
-	tcpFillTime  = time.Millisecond
+	tcpFillTime  = 2 * time.Millisecond
 	unixFillTime = 200 * time.Microsecond
 
 	// plenty of bytes in one read, and the next needs no pause.
-	plenty = 64 << 10
+	plenty = 256 << 10
 )
 
 // burstReader is the read side of a replication connection, below TLS. Once it is attached, it fills a large buffer from
