@@ -56,8 +56,7 @@ func drain(ctx context.Context, s *rig.Servers, java *connect, o options) (t *ri
 	if _, err := pombo.run(ctx); err != nil { // has the broker's compiler work
 		return nil, fmt.Errorf("warm-up: %w", err)
 	}
-	reference := entrant{t.Row("pg_recvlogical"), func(ctx context.Context) (rig.Measurement, error) { return s.Receive(ctx, waiting) }}
-	entrants := []entrant{pombo, reference, onWaiting(debezium{connect: java}), onFew(relay{}), onFew(relay{again: true})}
+	entrants := []entrant{pombo, onWaiting(debezium{connect: java}), onFew(relay{}), onFew(relay{again: true})}
 	return t, turns(ctx, s, o.rounds, entrants)
 }
 
@@ -87,9 +86,7 @@ func turns(ctx context.Context, s *rig.Servers, rounds int, entrants []entrant) 
 			e.row.Add(rate, running.Rate())
 			e.row.Add(cpu, running.CPU())
 			e.row.Add(memory, m.Memory())
-			if m.First.Took > 0 {
-				e.row.Add(startTime, m.First.Took.Seconds())
-			}
+			e.row.Add(startTime, m.First.Took.Seconds())
 			if m.Sender > 0 {
 				e.row.Add(databaseCPU, m.SenderCPU())
 			}

@@ -31,7 +31,7 @@ func main() {
 	flag.IntVar(&o.events, "events", 500_000, "events to drain")
 	flag.IntVar(&o.relayEvents, "relay-events", 1_500, "events for the relay to drain, which takes a second for a hundred")
 	flag.DurationVar(&o.latency, "latency", 8*time.Second, "time to write for each contender in each round")
-	flag.DurationVar(&o.warmUp, "warm-up", 10*time.Second, "time to write before the latency of Debezium counts, while Java compiles")
+	flag.DurationVar(&o.warmUp, "warm-up", 20*time.Second, "time to write before the latency of Debezium counts, while Java compiles")
 	flag.Parse()
 
 	ctx, cancel := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
