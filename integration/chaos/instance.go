@@ -39,6 +39,7 @@ type instance struct {
 	mu        sync.Mutex
 	process   *os.Process
 	killed    bool      // the process, by this program
+	asked     bool      // the process, to stop; asked again, it ends at once
 	streaming time.Time // since when it has the slot, or zero
 	starts    int
 	peak      int64 // resident memory, in bytes
@@ -71,7 +72,7 @@ func (i *instance) supervise() {
 func (i *instance) started(p *os.Process) {
 	i.mu.Lock()
 	defer i.mu.Unlock()
-	i.process, i.killed = p, false
+	i.process, i.killed, i.asked = p, false, false
 	i.starts++
 	select {
 	case <-i.stopping: // it was told when there was no process; this one may not listen yet
@@ -98,7 +99,11 @@ func (i *instance) signal(s syscall.Signal) {
 	if i.process == nil {
 		return
 	}
-	i.killed = i.killed || s == syscall.SIGKILL || s == syscall.SIGTERM && i.streaming.IsZero() // which may not listen yet
+	if s == syscall.SIGTERM {
+		i.killed = i.killed || i.asked || i.streaming.IsZero() // which may not listen yet
+		i.asked = true
+	}
+	i.killed = i.killed || s == syscall.SIGKILL
 	_ = i.process.Signal(s)
 }
 
