@@ -210,9 +210,15 @@ func TestSetupThatWaitsCanBeStopped(t *testing.T) {
 
 	ctx, cancel := context.WithTimeout(t.Context(), 300*time.Millisecond)
 	defer cancel()
+	pid := db.Conn.PgConn().PID()
 	require.ErrorIs(t, Setup(ctx, db.Conn, db.src, SetupOptions{}, io.Discard), context.DeadlineExceeded)
-	require.NoError(t, tx.Rollback(t.Context()))
 	db.Conn = connect(t, db.dsn)
+	require.Eventually(t, func() bool { // the request to cancel is on its way; after a rollback that comes first, the slot is made
+		var left int
+		require.NoError(t, db.Conn.QueryRow(t.Context(), `SELECT count(*) FROM pg_stat_activity WHERE pid = $1`, pid).Scan(&left))
+		return left == 0
+	}, 30*time.Second, 10*time.Millisecond)
+	require.NoError(t, tx.Rollback(t.Context()))
 	assert.Contains(t, db.mustSetup(SetupOptions{}), "created slot", "nothing half made is in the way")
 }
 
