@@ -40,13 +40,15 @@ type MissingColumnsError struct {
 }
 
 func (e *MissingColumnsError) Error() string {
-	return fmt.Sprintf("the replicated columns of table %s lack %s: bring them back, or name others with --column and --header", e.Table, strings.Join(e.Columns, ", "))
+	return fmt.Sprintf("rows of table %s that are not published yet were written without %s, and no change of the table changes them: name other columns with --column and --header, "+
+		"or publish them from the table, and run `pombo teardown`, then `pombo setup`", e.Table, strings.Join(e.Columns, ", "))
 }
 
 // Decoder holds what a stream has said so far: its relations and the transaction that is open.
 // It serves one stream: a new connection needs a new Decoder.
 type Decoder struct {
 	layout *Layout
+	table  uint32
 	plans  map[uint32]*plan
 
 	open   bool  // between Begin and Commit
@@ -55,9 +57,10 @@ type Decoder struct {
 	need   int
 }
 
-// New returns a Decoder for the rows of the layout's table.
-func New(layout *Layout) *Decoder {
-	return &Decoder{layout: layout, plans: make(map[uint32]*plan)}
+// New returns a Decoder for the rows of the layout's table. The stream has the name that a table had when its rows were
+// written, so one that was renamed since is known by its OID, in table. Zero is not known.
+func New(layout *Layout, table uint32) *Decoder {
+	return &Decoder{layout: layout, table: table, plans: make(map[uint32]*plan)}
 }
 
 // InTransaction reports whether the last Begin still lacks its Commit.

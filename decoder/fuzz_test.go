@@ -35,7 +35,7 @@ func FuzzDecode(f *testing.F) {
 	f.Add(frame(capturedStream(f)...))
 	f.Fuzz(func(t *testing.T, stream []byte) {
 		layout := outboxLayout()
-		d := New(layout)
+		d := New(layout, 0)
 		var batches []*Batch
 		var want [][]any
 		b := emptyBatch(layout, 64)

@@ -31,7 +31,7 @@ func capturedStream(t testing.TB) [][]byte {
 func TestCapturedStream(t *testing.T) {
 	layout := outboxLayout()
 	attachment := layout.Column("attachment")
-	d := New(layout)
+	d := New(layout, 0)
 	b := emptyBatch(layout, 64<<10)
 	var got bytes.Buffer
 	for _, msg := range capturedStream(t) {

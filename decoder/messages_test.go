@@ -77,7 +77,7 @@ func outboxLayout() *Layout { return NewLayout("public", "outbox_event") }
 
 // started returns a decoder inside a transaction that knows a table.
 func started(t require.TestingT, layout *Layout, relation []byte) *Decoder {
-	d := New(layout)
+	d := New(layout, 0)
 	for _, msg := range [][]byte{relation, beginMessage()} {
 		outcome, err := d.Decode(msg, nil)
 		require.NoError(t, err)

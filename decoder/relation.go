@@ -46,7 +46,8 @@ func (d *Decoder) relation(msg []byte) error {
 	if r.short || len(r.rest) > 0 {
 		return fmt.Errorf("%w: malformed relation", ErrProtocol)
 	}
-	if schema != d.layout.Schema || table != d.layout.Table {
+	known := d.table != 0 && id == d.table
+	if !known && (schema != d.layout.Schema || table != d.layout.Table) {
 		d.plans[id] = nil
 		return nil
 	}

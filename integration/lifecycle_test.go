@@ -193,3 +193,22 @@ func TestPostgresStopsAtOnceWhileKafkaIsThere(t *testing.T) {
 		require.Zero(t, code)
 	}
 }
+
+// The stream has the name that a table had when its rows were written: while nobody read, or for a moment under a running
+// connector.
+func TestRowsOfATableThatIsRenamedAreNotLost(t *testing.T) {
+	o := newOutbox(t)
+	o.consume("Order")
+	o.commit(o.event("Order", "k", "t", "before"))
+	o.exec(`CREATE SCHEMA moved; ALTER TABLE outbox_event SET SCHEMA moved; ALTER TABLE moved.outbox_event RENAME TO events`)
+	p := o.streaming("--table", "moved.events")
+	o.arrived()
+
+	e := o.event("Order", "k", "t", "between")
+	o.exec(`ALTER TABLE moved.events RENAME TO outbox_event; ALTER TABLE moved.outbox_event SET SCHEMA public`)
+	o.commit(e)
+	o.exec(`ALTER TABLE outbox_event SET SCHEMA moved; ALTER TABLE moved.outbox_event RENAME TO events`)
+	o.arrived()
+	code, _ := p.stop()
+	require.Zero(t, code)
+}

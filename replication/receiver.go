@@ -60,7 +60,7 @@ func NewReceiver(stream *Stream, src Source, layout *decoder.Layout, pool *decod
 	return &Receiver{
 		stream:  stream,
 		source:  src,
-		decoder: decoder.New(layout),
+		decoder: decoder.New(layout, stream.table),
 		pool:    pool,
 		filled:  filled,
 		flushed: flushed,

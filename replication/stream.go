@@ -42,6 +42,7 @@ type Stream struct {
 	interval  time.Duration // between two reports
 	silence   time.Duration // how long Postgres may say nothing although it is asked
 	confirmed pglogrepl.LSN
+	table     uint32 // OID of the outbox table; 0 is not known
 }
 
 // Open starts to stream from the slot's own position. The error wraps ErrSlotInUse when another
@@ -55,8 +56,12 @@ func Open(ctx context.Context, src Source, control *pgx.Conn) (*Stream, error) {
 		return nil, errors.Join(err, s.Close())
 	}
 	// Only now, with the slot ours, does its position stand still. It must never be reported lower.
+	const query = `
+SELECT confirmed_flush_lsn::text,
+  coalesce((SELECT c.oid FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace WHERE n.nspname = $3 AND c.relname = $4), 0)
+FROM pg_replication_slots WHERE slot_name = $1 AND active_pid = $2`
 	var confirmed string
-	err = control.QueryRow(ctx, `SELECT confirmed_flush_lsn::text FROM pg_replication_slots WHERE slot_name = $1 AND active_pid = $2`, src.Slot, s.conn.PID()).Scan(&confirmed)
+	err = control.QueryRow(ctx, query, src.Slot, s.conn.PID(), src.Schema, src.Table).Scan(&confirmed, &s.table)
 	if err == nil {
 		s.confirmed, err = pglogrepl.ParseLSN(confirmed)
 	}

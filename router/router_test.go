@@ -40,7 +40,7 @@ func event(t require.TestingT, values row) decoder.Event {
 	pool := decoder.NewPool(1<<20, layout)
 	batch := <-pool.Free()
 	require.True(t, pool.Prepare(batch, len(insert)))
-	d := decoder.New(layout)
+	d := decoder.New(layout, 0)
 	for _, message := range [][]byte{relation, append([]byte("B"), make([]byte, 20)...), insert} {
 		_, err := d.Decode(message, batch)
 		require.NoError(t, err)

@@ -63,7 +63,7 @@ func newSource(t tester) *source {
 	s := &source{
 		t:       t,
 		layout:  layout,
-		decoder: decoder.New(layout),
+		decoder: decoder.New(layout, 0),
 		pool:    decoder.NewPool(16<<20, layout),
 		filled:  make(chan *decoder.Batch, decoder.Batches),
 		flushed: new(checkpoint.Position),
