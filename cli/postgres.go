@@ -38,7 +38,8 @@ func (s *settings) postgres() *pgx.ConnConfig {
 	}
 	cfg.ConnectTimeout = cmp.Or(cfg.ConnectTimeout, connectTimeout)
 	cfg.RuntimeParams["application_name"] = cmp.Or(cfg.RuntimeParams["application_name"], "pombo")
-	delete(cfg.RuntimeParams, "replication") // which kind of session it is, is for whoever opens it
+	cfg.RuntimeParams["client_encoding"] = "UTF8" // as all text here is, whatever database, role or PGCLIENTENCODING say
+	delete(cfg.RuntimeParams, "replication")      // which kind of session it is, is for whoever opens it
 	if cfg.ValidateConnect == nil && hasSeveralHosts(cfg) {
 		cfg.ValidateConnect = pgconn.ValidateConnectTargetSessionAttrsPrimary // the slot is there
 	}

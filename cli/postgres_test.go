@@ -143,7 +143,7 @@ func TestConnectionDefaults(t *testing.T) {
 		"postgres://app@[::1]:1,b:2/a%40b?connect_timeout=3&application_name=shop&replication=database")
 	require.NoError(t, err)
 	assert.Equal(t, 3*time.Second, cfg.Source.Postgres.ConnectTimeout)
-	assert.Equal(t, map[string]string{"application_name": "shop"}, cfg.Source.Postgres.RuntimeParams)
+	assert.Equal(t, map[string]string{"application_name": "shop", "client_encoding": "UTF8"}, cfg.Source.Postgres.RuntimeParams)
 	assert.NotNil(t, cfg.Source.Postgres.ValidateConnect, "of several hosts, the primary")
 	assert.Equal(t, "pombo-a@b-pombo", cfg.Kafka.ProducerName)
 }

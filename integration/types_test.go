@@ -81,3 +81,15 @@ func TestAPaddedAggregateTypeIsParkedAndNotTrimmed(t *testing.T) {
 	o.retry(0, "--topic", o.prefix+"{{if eq .AggregateType \"order               \"}}orders{{end}}")
 	require.Len(t, o.read("orders", 1), 1)
 }
+
+// Names with other letters than those of ASCII are the same for setup, run and status, whatever encoding sessions have.
+func TestNamesAreUTF8WhateverTheDatabaseSays(t *testing.T) {
+	o := newDatabase(t)
+	o.exec(`ALTER DATABASE ` + o.name + ` SET client_encoding = 'LATIN1'`)
+	o.setup("--create-table", "--table", "public.bücher")
+	p := o.streaming("--table", "public.bücher")
+	o.exec(`INSERT INTO U&"b\00FCcher" (id, aggregate_type, aggregate_id, event_type, payload, created_at) VALUES (gen_random_uuid(), 'Order', 'k', 't', '{}', now())`)
+	o.awaitRecords("Order", 1)
+	code, _ := p.stop()
+	require.Zero(t, code)
+}
