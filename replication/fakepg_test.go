@@ -183,7 +183,9 @@ func (f *fakePostgres) answer(sql string) []pgproto3.BackendMessage {
 	case strings.Contains(sql, requestTimeout):
 		return row(strconv.FormatInt(f.senderTimeout.Milliseconds(), 10))
 	case strings.Contains(sql, requestConfirmed):
-		return row(f.confirmed.String())
+		answer := row(f.confirmed.String(), "16384")
+		answer[0].(*pgproto3.RowDescription).Fields[1].DataTypeOID = pgtype.OIDOID
+		return answer
 	case strings.HasPrefix(sql, "CREATE_REPLICATION_SLOT"):
 		return row("", f.confirmed.String(), "", "pgoutput")
 	case !strings.HasPrefix(sql, requestStart):
