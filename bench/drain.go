@@ -10,9 +10,6 @@ import (
 	"github.com/pombo-cdc/pombo/bench/rig"
 )
 
-// base is what events are like where nothing else is said.
-var base = rig.Shape{Payload: 300, PerTransaction: 10, Keys: 10_000, Topics: 1, Partitions: 4}
-
 const (
 	defaultCodec = "lz4"
 	warmUpEvents = 100_000
@@ -68,11 +65,11 @@ func drain(ctx context.Context, s *rig.Servers, o options) (tables []*rig.Table,
 		codecs                 []string
 		socket                 bool
 	}{
-		{o.events, base.PerTransaction, all, true},
+		{o.events, rig.Base.PerTransaction, all, true},
 		{o.shapeEvents, 1, two, false},
 		{o.shapeEvents, 10_000, two, false},
 	} {
-		shape := base
+		shape := rig.Base
 		shape.Events, shape.PerTransaction = d.events, d.perTransaction
 		t, err := drainShape(ctx, s, o.rounds, shape, d.codecs, d.socket)
 		if err != nil {
@@ -85,7 +82,7 @@ func drain(ctx context.Context, s *rig.Servers, o options) (tables []*rig.Table,
 
 // warmUp fills caches and has the broker's compiler work. Its table is thrown away.
 func warmUp(ctx context.Context, s *rig.Servers, codecs []string, socket bool) error {
-	shape := base
+	shape := rig.Base
 	shape.Events = warmUpEvents
 	s.Tell("Warm-up, which does not count:")
 	_, err := drainShape(ctx, s, 1, shape, codecs, socket)

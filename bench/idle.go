@@ -14,7 +14,7 @@ const share = "CPU % of a core"
 func idle(ctx context.Context, s *rig.Servers, o options) (tables []*rig.Table, err error) {
 	t := &rig.Table{Title: "Pombo without events", Columns: []rig.Column{{Name: share, Digits: 2, Spread: true}}}
 	s.Tell("%s", t.Title)
-	waiting, err := s.Load(ctx, base)
+	waiting, err := s.Load(ctx, rig.Base)
 	if err != nil {
 		return nil, err
 	}
@@ -24,7 +24,7 @@ func idle(ctx context.Context, s *rig.Servers, o options) (tables []*rig.Table, 
 		pace rig.Pace
 	}{
 		{"nothing is written", rig.Pace{Duration: o.idle / time.Duration(o.rounds)}},
-		{"1,000 transactions/s on another table", rig.Pace{Duration: o.idle / time.Duration(2*o.rounds), Rate: 1000, Payload: base.Payload}},
+		{"1,000 transactions/s on another table", rig.Pace{Duration: o.idle / time.Duration(2*o.rounds), Rate: 1000, Payload: rig.Base.Payload}},
 	} {
 		shares, err := s.Idle(ctx, rig.Pombo{}, waiting, o.rounds, c.pace)
 		if err != nil {

@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"time"
 
 	"github.com/HdrHistogram/hdrhistogram-go"
 	"github.com/dustin/go-humanize"
@@ -19,8 +18,6 @@ const (
 	// beyond is how many samples have to be beyond a quantile, or else it is an accident.
 	beyond = 5
 	behind = "latest start ms"
-	// lead is how long transactions are written before they count.
-	lead = time.Second
 )
 
 func quantileName(q float64) string { return fmt.Sprintf("p%v ms", q) }
@@ -42,7 +39,7 @@ func latency(ctx context.Context, s *rig.Servers, o options) (tables []*rig.Tabl
 	}
 	arrival.Columns = append(arrival.Columns, rig.Column{Name: behind, Digits: 1})
 	s.Tell("%s", arrival.Title)
-	waiting, err := s.Load(ctx, base)
+	waiting, err := s.Load(ctx, rig.Base)
 	if err != nil {
 		return nil, err
 	}
@@ -51,14 +48,14 @@ func latency(ctx context.Context, s *rig.Servers, o options) (tables []*rig.Tabl
 		{"floor", func(p rig.Pace) (rig.Delivery, error) { return s.Floor(ctx, waiting, p) }},
 		{"pombo", func(p rig.Pace) (rig.Delivery, error) { return s.Latency(ctx, rig.Pombo{}, waiting, p) }},
 	}
-	warm := rig.Pace{Rate: 1000, Lead: lead, Duration: o.latency, Payload: base.Payload}
+	warm := rig.Pace{Rate: 1000, Lead: rig.Lead, Duration: o.latency, Payload: rig.Base.Payload}
 	for _, way := range trials {
 		if _, err := way.run(warm); err != nil {
 			return nil, fmt.Errorf("warm-up of %s: %w", way.name, err)
 		}
 	}
 	for _, perSecond := range []int{100, 1000, 2000} {
-		pace := rig.Pace{Rate: perSecond, Lead: lead, Duration: o.latency, Payload: base.Payload}
+		pace := rig.Pace{Rate: perSecond, Lead: rig.Lead, Duration: o.latency, Payload: rig.Base.Payload}
 		if err := latencyAt(s, o.rounds, pace, trials, arrival, commit); err != nil {
 			return nil, err
 		}
@@ -87,8 +84,8 @@ func latencyAt(s *rig.Servers, rounds int, pace rig.Pace, trials []trial, arriva
 			}
 			addQuantiles(arrivals[i], d.Latency)
 			addQuantiles(commits[i], d.Commit)
-			arrivals[i].Add(behind, milliseconds(d.Behind.Microseconds()))
-			s.Tell("round %d  %-32s p50 %6.2f ms", round+1, arrivals[i].Name, milliseconds(d.Latency.ValueAtQuantile(50)))
+			arrivals[i].Add(behind, rig.Milliseconds(d.Behind.Microseconds()))
+			s.Tell("round %d  %-32s p50 %6.2f ms", round+1, arrivals[i].Name, rig.Milliseconds(d.Latency.ValueAtQuantile(50)))
 		}
 	}
 	for i := range trials {
@@ -103,11 +100,7 @@ func latencyAt(s *rig.Servers, rounds int, pace rig.Pace, trials []trial, arriva
 func addQuantiles(r *rig.Row, h *hdrhistogram.Histogram) {
 	for _, q := range quantiles {
 		if float64(h.TotalCount())*(100-q)/100 >= beyond {
-			r.Add(quantileName(q), milliseconds(h.ValueAtQuantile(q)))
+			r.Add(quantileName(q), rig.Milliseconds(h.ValueAtQuantile(q)))
 		}
 	}
-}
-
-func milliseconds(microseconds int64) float64 {
-	return float64(microseconds) * float64(time.Microsecond) / float64(time.Millisecond)
 }

@@ -33,7 +33,7 @@ func scale(ctx context.Context, s *rig.Servers, o options) (tables []*rig.Table,
 	}()
 	var entrants []entrant
 	for _, c := range scaleCases() {
-		shape := base
+		shape := rig.Base
 		shape.Events = o.scaleEvents
 		c.change(&shape)
 		shape.Events = min(shape.Events, scaleBytes/shape.Payload)

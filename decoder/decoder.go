@@ -48,7 +48,7 @@ func (e *MissingColumnsError) Error() string {
 // It serves one stream: a new connection needs a new Decoder.
 type Decoder struct {
 	layout *Layout
-	table  uint32
+	table  uint32 // OID; 0 is not known
 	plans  map[uint32]*plan
 
 	open   bool  // between Begin and Commit

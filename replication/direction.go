@@ -93,9 +93,3 @@ func milliseconds(left time.Duration) int {
 	}
 	return int(min((left+time.Millisecond-1)/time.Millisecond, math.MaxInt32))
 }
-
-// pause sleeps without the runtime, whose timers are as fine as a millisecond where it is idle.
-func pause(d time.Duration) {
-	t := unix.NsecToTimeval(d.Nanoseconds())
-	_, _ = unix.Select(0, nil, nil, nil, &t) // a signal ends it early, which does no harm
-}

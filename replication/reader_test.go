@@ -17,9 +17,14 @@ import (
 	"pgregory.net/rapid"
 )
 
-// attached returns a reader of conn that nobody interrupts.
+// unattached returns a reader of conn that nobody interrupts, and that is not attached yet, as below a TLS handshake.
+func unattached(conn net.Conn) *burstReader {
+	return &burstReader{Conn: conn, interrupted: func() bool { return false }}
+}
+
+// attached returns one that is.
 func attached(conn net.Conn) *burstReader {
-	b := &burstReader{Conn: conn, interrupted: func() bool { return false }}
+	b := unattached(conn)
 	b.attach()
 	return b
 }
@@ -78,7 +83,7 @@ func TestBytesComeInOrderThroughTLS(t *testing.T) {
 			_ = slow.Close()
 		})
 		defer writer.Wait()
-		b := &burstReader{Conn: client, interrupted: func() bool { return false }}
+		b := unattached(client)
 		conn := tls.Client(b, &tls.Config{InsecureSkipVerify: true})
 		require.NoError(t, conn.Handshake())
 		b.attach()

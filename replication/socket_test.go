@@ -154,7 +154,7 @@ func TestALateStreamPausesForASocketfulOfTLSRecords(t *testing.T) {
 	https := httptest.NewTLSServer(nil)
 	t.Cleanup(https.Close)
 	client, server := dialed(t, "tcp")
-	b := &burstReader{Conn: client, interrupted: func() bool { return false }}
+	b := unattached(client)
 	written := make(chan struct{})
 	go func() {
 		defer close(written)

@@ -30,7 +30,7 @@ type entrant struct {
 func drain(ctx context.Context, s *rig.Servers, java *connect, o options) (t *rig.Table, err error) {
 	t = &rig.Table{
 		Title: fmt.Sprintf("Drain of %s events of %d bytes, %d a transaction; of %s events for the relay",
-			humanize.Comma(int64(o.events)), base.Payload, base.PerTransaction, humanize.Comma(int64(o.relayEvents))),
+			humanize.Comma(int64(o.events)), rig.Base.Payload, rig.Base.PerTransaction, humanize.Comma(int64(o.relayEvents))),
 		Notes: append([]string{
 			"The start of a process lasts until its first record is in the topic, and counts in no other column.",
 			"The database's CPU is that of the walsender, or of the backend that is polled. The relay's first poll comes without a pause.",
@@ -38,7 +38,7 @@ func drain(ctx context.Context, s *rig.Servers, java *connect, o options) (t *ri
 		Columns: []rig.Column{{Name: rate}, {Name: ratio, Digits: 4, Spread: true}, {Name: cpu, Digits: 2}, {Name: databaseCPU, Digits: 2}, {Name: memory}, {Name: startTime, Digits: 1}},
 	}
 	s.Tell("%s", t.Title)
-	shape := base
+	shape := rig.Base
 	shape.Events = o.events
 	waiting, err := s.Load(ctx, shape)
 	if err != nil {

@@ -70,9 +70,6 @@ func bench(ctx context.Context, o options, output string) (err error) {
 	return errors.Join(err, report.Write(output))
 }
 
-// base is what events are like, as in the benchmark of Pombo alone.
-var base = rig.Shape{Payload: 300, PerTransaction: 10, Keys: 10_000, Topics: 1, Partitions: 4}
-
 // settings are what each contender got.
 func settings() []string {
 	return []string{"Pombo: its defaults.", debeziumSettings(), relaySettings}

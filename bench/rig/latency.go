@@ -236,6 +236,11 @@ func awaitArrival(ctx context.Context, arrived, exited <-chan struct{}) error {
 	}
 }
 
+// Milliseconds is a figure for what a Delivery has in µs.
+func Milliseconds(microseconds int64) float64 {
+	return float64(microseconds) * float64(time.Microsecond) / float64(time.Millisecond)
+}
+
 func histogram() *hdrhistogram.Histogram {
 	return hdrhistogram.New(1, arrivalLimit.Microseconds(), 3)
 }

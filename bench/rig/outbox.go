@@ -25,6 +25,9 @@ type Shape struct {
 	Partitions     int // of each topic
 }
 
+// Base is what events are like where nothing else is said. How many there are is left open.
+var Base = Shape{Payload: 300, PerTransaction: 10, Keys: 10_000, Topics: 1, Partitions: 4}
+
 func aggregateType(i, topics int) string {
 	if topics == 1 {
 		return "Order"

@@ -19,6 +19,9 @@ type Pace struct {
 	Payload  int           // bytes
 }
 
+// Lead is the lead of a Pace that needs no longer one.
+const Lead = time.Second
+
 // writers are the connections of an application, enough to keep a pace while each waits for the disk.
 const writers = 16
 
